@@ -1,0 +1,86 @@
+"""Packaging of xcit_mm; everything pip needs to know about it is here."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+# What MIM and mmengine look for in `<package>/.mim/`.
+MIM_FILES = ('configs', 'tools', 'model-index.yml')
+
+
+class BuildWithMim(build_py):
+    """Ships `configs/`, `tools/` and `model-index.yml` inside the package as `xcit_mm/.mim/`.
+
+    An editable install links to them, so that an edited config is the one that is used.
+    """
+
+    def run(self) -> None:
+        super().run()
+        base = ROOT if self.editable_mode else Path(self.build_lib)
+        mim = base / 'xcit_mm' / '.mim'
+        shutil.rmtree(mim, ignore_errors=True)
+        mim.mkdir(parents=True)
+        for name in MIM_FILES:
+            source = ROOT / name
+            if self.editable_mode:
+                (mim / name).symlink_to(os.path.relpath(source, mim))
+            elif source.is_dir():
+                skip = shutil.ignore_patterns('__pycache__')
+                shutil.copytree(source, mim / name, ignore=skip)
+            else:
+                shutil.copy(source, mim / name)
+
+
+def version() -> str:
+    text = (ROOT / 'xcit_mm' / 'version.py').read_text(encoding='utf-8')
+    match = re.search(r"__version__ = '(.+)'", text)
+    if match is None:
+        raise ValueError("xcit_mm/version.py must hold a line __version__ = '...'")
+    return match[1]
+
+
+EXTRAS = {
+    # mmdet imports six, mmseg imports ftfy and regex, and neither declares them.
+    'det': ['mmdet>=3.3,<3.4', 'mmcv>=2.0.0,<2.2', 'six'],
+    'seg': ['mmsegmentation>=1.2,<1.3', 'mmcv>=2.0.0,<2.2', 'ftfy', 'regex'],
+    'timm': ['timm>=1.0'],
+    'dev': ['pytest', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
+}
+
+setup(
+    name='xcit_mm',
+    version=version(),
+    description='The Cross-Covariance Image Transformer (XCiT) as a backbone for OpenMMLab',
+    long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
+    long_description_content_type='text/markdown',
+    license='Apache-2.0',
+    license_files=['LICENSE'],
+    python_requires='>=3.10',
+    packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
+    package_data={'xcit_mm': ['py.typed', 'weights/*.json']},
+    # mmengine imports pkg_resources, which setuptools 81 removed, and torch.load has read weights
+    # safely, allow-list included, since 2.5.
+    install_requires=[
+        'torch>=2.5',
+        'mmengine>=0.10.4,<1.0',
+        'setuptools<81',
+        'numpy',
+        'rich',
+        'safetensors',
+    ],
+    extras_require={**EXTRAS, 'all': sorted({name for extra in EXTRAS.values() for name in extra})},
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Science/Research',
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    ],
+    keywords='xcit, vision transformer, backbone, object detection, segmentation, openmmlab',
+    cmdclass={'build_py': BuildWithMim},
+    zip_safe=False,
+)

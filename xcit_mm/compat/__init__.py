@@ -1,0 +1,19 @@
+"""What today's PyTorch needs from the OpenMMLab stack: one module an obstacle, with its reason.
+
+Each does something only where its obstacle exists, is silent otherwise, and can be applied any
+number of times. :func:`apply_early` is called by ``import xcit_mm``; :mod:`.gloo` and
+:mod:`.sync_bn` are called by the tools, since they need to know how a run was launched.
+"""
+
+from . import checkpoints, config_prefix, torchvision_ops
+from .gloo import init_gloo
+from .sync_bn import revert_sync_bn
+
+__all__ = ['apply_early', 'init_gloo', 'revert_sync_bn']
+
+
+def apply_early() -> None:
+    """Apply what must be in place before a config is read or a Runner is built."""
+    torchvision_ops.apply()
+    checkpoints.apply()
+    config_prefix.apply()

@@ -1,0 +1,57 @@
+"""Several processes on a machine without CUDA.
+
+Obstacle: mmengine's launchers call ``torch.cuda.set_device`` and start NCCL, whatever the machine.
+
+What this does: starts the process group itself, with gloo, from the same environment variables.
+mmengine uses a process group that exists.
+"""
+
+import datetime
+import os
+import subprocess
+
+import torch
+from torch import distributed
+
+# launcher -> variables it sets for: rank, number of processes, rank on this machine
+VARIABLES = {
+    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
+    'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),
+    'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
+}
+
+
+def init_gloo(launcher: str, timeout: float = 1800) -> bool:
+    """Start a gloo process group where there is no CUDA; call it before the Runner is built.
+
+    Args:
+        launcher (str): ``none``, ``pytorch``, ``slurm`` or ``mpi``.
+        timeout (float): Seconds after which a process that waits for a lost one gives up.
+            Defaults to 1800.
+
+    Returns:
+        bool: Whether a process group was started.
+    """
+    if launcher == 'none' or torch.cuda.is_available() or distributed.is_initialized():
+        return False
+    if launcher not in VARIABLES:
+        raise ValueError(f'launcher must be none, {", ".join(VARIABLES)}, not {launcher!r}')
+    for name, source in zip(('RANK', 'WORLD_SIZE', 'LOCAL_RANK'), VARIABLES[launcher], strict=True):
+        if source not in os.environ:
+            raise ValueError(
+                f'--launcher {launcher} needs the environment variable {source}, which that '
+                'launcher sets. Start the tool with tools/dist_train.sh (pytorch), srun (slurm) '
+                'or mpirun (mpi).'
+            )
+        os.environ[name] = os.environ[source]
+    if launcher == 'slurm':
+        os.environ.setdefault('MASTER_ADDR', _first_slurm_host(os.environ['SLURM_NODELIST']))
+    os.environ.setdefault('MASTER_ADDR', '127.0.0.1')
+    os.environ.setdefault('MASTER_PORT', '29500')
+    distributed.init_process_group('gloo', timeout=datetime.timedelta(seconds=timeout))
+    return True
+
+
+def _first_slurm_host(nodes: str) -> str:
+    command = ['scontrol', 'show', 'hostname', nodes]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]

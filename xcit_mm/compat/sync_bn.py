@@ -1,0 +1,43 @@
+"""SyncBN in a config, on a machine without CUDA.
+
+Obstacle: ``SyncBatchNorm`` synchronises over CUDA devices only, and raises in training when a
+process group exists and its input is on the CPU.
+
+What this does: makes it BN in the config, before anything is built from it, and logs that.
+"""
+
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.logging import print_log
+
+SYNC_NAMES = ('SyncBN', 'MMSyncBN', 'SyncBatchNorm')
+
+
+def revert_sync_bn(cfg: Config) -> int:
+    """Replace SyncBN by BN where no CUDA device takes part.
+
+    Args:
+        cfg (Config): The whole config, changed in place.
+
+    Returns:
+        int: How many layers' settings were changed.
+    """
+    if torch.cuda.is_available():
+        return 0
+    changed = _revert(cfg._cfg_dict)
+    if changed:
+        print_log(f'No CUDA: SyncBN became BN in {changed} places of the config', 'current')
+    return changed
+
+
+def _revert(node: Any) -> int:
+    if isinstance(node, dict):
+        here = node.get('type') in SYNC_NAMES
+        if here:
+            node['type'] = 'BN'
+        return here + sum(_revert(value) for value in node.values())
+    if isinstance(node, (list, tuple)):
+        return sum(_revert(value) for value in node)
+    return 0

@@ -1,0 +1,46 @@
+"""A torchvision that was built for CUDA, beside a torch that was not.
+
+Obstacle: the released torchvision wheels for Linux are built for CUDA. Beside a CPU build of torch
+their operator library cannot be loaded. torchvision survives that, but then attaches a shape
+function to ``torchvision::nms``, which does not exist, and ``import torchvision`` dies. With it die
+timm and every mmengine ``Runner``, which imports torchvision to report its version.
+
+What this does: declares the schemas of the two operators that torchvision asks for at import. They
+get no implementation: calling one still raises. mmdet uses mmcv's operators, not these.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+SCHEMAS = {
+    'nms': '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor',
+    'qnms': '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor',
+}
+
+
+def apply() -> bool:
+    """Declare the missing schemas; returns whether there was a need to."""
+    if not _library_cannot_be_loaded():
+        return False
+    for name, schema in SCHEMAS.items():
+        torch.library.define(f'torchvision::{name}', schema)
+    return True
+
+
+def _library_cannot_be_loaded() -> bool:
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        return False
+    if 'torchvision' in sys.modules or hasattr(torch.ops.torchvision, 'nms'):
+        return False
+    spec = importlib.util.find_spec('torchvision')
+    if spec is None or spec.origin is None:
+        return False
+    for library in Path(spec.origin).parent.glob('_C*.so'):
+        try:
+            torch.ops.load_library(library)
+        except OSError:
+            return True
+    return False

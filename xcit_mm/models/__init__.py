@@ -1,0 +1,8 @@
+"""The network, one idea a file, each readable next to the paper."""
+
+from .classifier import XCiTClassifier
+from .layer_decay import XCiTLayerDecayOptimWrapperConstructor
+from .variants import VARIANTS
+from .xcit import XCiT
+
+__all__ = ['VARIANTS', 'XCiT', 'XCiTClassifier', 'XCiTLayerDecayOptimWrapperConstructor']

@@ -1,0 +1,67 @@
+"""Layer-wise learning rates: the deeper a layer, the larger its steps (ELECTRA, BEiT, ViTDet)."""
+
+from typing import Any
+
+from mmengine.optim import DefaultOptimWrapperConstructor
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+from .trunk import XCiTTrunk
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """Multiplies the learning rate of depth i by ``layer_decay_rate ** (deepest - i)``.
+
+    Depth 0 is the stem, depth i layer i, and all else (pyramid, neck, heads) is deepest and keeps
+    the base rate. All options of mmengine's default constructor work beside it.
+
+    Args:
+        optim_wrapper_cfg (dict): Config of the optimizer wrapper.
+        paramwise_cfg (dict): As for mmengine's constructor, and ``layer_decay_rate`` (float), in
+            (0, 1].
+
+    Examples:
+        >>> optim_wrapper = dict(
+        ...     optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+        ...     constructor='XCiTLayerDecayOptimWrapperConstructor',
+        ...     paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0))
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        paramwise_cfg = dict(paramwise_cfg or {})
+        if 'layer_decay_rate' not in paramwise_cfg:
+            raise ValueError('paramwise_cfg must have a layer_decay_rate')
+        self.layer_decay_rate = paramwise_cfg.pop('layer_decay_rate')
+        if not 0 < self.layer_decay_rate <= 1:
+            raise ValueError(f'layer_decay_rate must be in (0, 1], not {self.layer_decay_rate}')
+        # mmengine reads these settings only if there are any.
+        super().__init__(optim_wrapper_cfg, paramwise_cfg or {'norm_decay_mult': 1.0})
+
+    def add_params(
+        self,
+        params: list[dict],
+        module: nn.Module,
+        prefix: str = '',
+        is_dcn_module: int | float | None = None,
+    ) -> None:
+        """Add the parameters of a module; called by mmengine with the whole model."""
+        super().add_params(params, module, prefix, is_dcn_module)
+        if prefix:
+            return  # a part of the model: mmengine's own recursion
+        scales = self._scales(module)
+        for group in params:
+            (parameter,) = group['params']
+            group['lr'] = group.get('lr', self.base_lr) * scales[parameter]
+
+    def _scales(self, model: nn.Module) -> dict[Any, float]:
+        trunks = [(n, m) for n, m in model.named_modules() if isinstance(m, XCiTTrunk)]
+        if len(trunks) != 1:
+            raise ValueError(f'the model must have one XCiT, not {len(trunks)}')
+        name, trunk = trunks[0]
+        prefix = f'{name}.' if name else ''
+        scales = {}
+        for parameter_name, parameter in model.named_parameters():
+            depth, num_depths = trunk.get_layer_depth(parameter_name, prefix)
+            scales[parameter] = self.layer_decay_rate ** (num_depths - 1 - depth)
+        return scales

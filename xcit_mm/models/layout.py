@@ -1,0 +1,64 @@
+"""Tokens (B, N, d) and maps (B, d, H, W): the same numbers in memory when a map is channels-last.
+
+So going from one to the other costs nothing, forward. Backward, a gradient comes in whatever layout
+the kernel behind it prefers, and in the wrong one the kernels in front of it take slow paths. The
+two functions here hand every gradient on in the layout of the side that it enters.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+
+def tokens_to_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """View tokens (B, N, d) as a channels-last map (B, d, H, W).
+
+    Args:
+        tokens (Tensor): The tokens.
+        grid (tuple[int, int]): Height and width of their grid.
+    """
+    if torch.is_grad_enabled() and tokens.requires_grad and not torch.compiler.is_compiling():
+        return _TokensToMap.apply(tokens, grid)
+    return _as_map(tokens, grid)
+
+
+def map_to_tokens(feature_map: Tensor) -> Tensor:
+    """Turn a map (B, d, H, W) of any layout into contiguous tokens (B, N, d)."""
+    if torch.is_grad_enabled() and feature_map.requires_grad and not torch.compiler.is_compiling():
+        return _MapToTokens.apply(feature_map)
+    return _as_tokens(feature_map)
+
+
+def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    return tokens.transpose(1, 2).unflatten(2, grid)
+
+
+def _as_tokens(feature_map: Tensor) -> Tensor:
+    return feature_map.flatten(2).transpose(1, 2).contiguous()
+
+
+class _TokensToMap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        return _as_map(tokens, grid)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _as_tokens(grad), None
+
+
+class _MapToTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, feature_map: Tensor) -> Tensor:
+        ctx.grid = tuple(feature_map.shape[2:])  # type: ignore[attr-defined]
+        ctx.channels_last = feature_map.is_contiguous(  # type: ignore[attr-defined]
+            memory_format=torch.channels_last
+        )
+        return _as_tokens(feature_map)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+        grad = _as_map(grad, ctx.grid)  # type: ignore[attr-defined]
+        channels_last = ctx.channels_last  # type: ignore[attr-defined]
+        memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        return grad.contiguous(memory_format=memory_format)

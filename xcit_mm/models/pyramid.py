@@ -1,0 +1,62 @@
+"""Columnar features to an FPN pyramid: every level of stride ``patch_size`` becomes 4, 8, 16, 32."""
+
+from collections.abc import Sequence
+
+from mmcv.cnn import build_norm_layer
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+STRIDES = (4, 8, 16, 32)
+
+
+def upsample(embed_dims: int) -> nn.ConvTranspose2d:
+    """Doubles the resolution: transposed convolution with kernel 2 and stride 2."""
+    return nn.ConvTranspose2d(embed_dims, embed_dims, kernel_size=2, stride=2)
+
+
+class MaxPool(nn.Module):
+    """Max-pooling whose window shrinks to a map that is smaller than it.
+
+    So an image of one patch has all four levels. On larger maps it is ``nn.MaxPool2d``.
+    """
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        window = (min(self.stride, x.shape[2]), min(self.stride, x.shape[3]))
+        return F.max_pool2d(x, window, self.stride)
+
+
+class Pyramid(BaseModule):
+    """Rescales features by transposed convolutions and max-pooling.
+
+    Args:
+        embed_dims (int): Width d of the features.
+        patch_size (int): Their stride, 8 or 16.
+        num_levels (int): How many of the strides 4, 8, 16, 32 are made.
+        norm_cfg (dict): Config of the BatchNorm between two transposed convolutions.
+    """
+
+    def __init__(self, embed_dims: int, patch_size: int, num_levels: int, norm_cfg: dict) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList()
+        for stride in STRIDES[:num_levels]:
+            if stride * 4 == patch_size:
+                norm = build_norm_layer(norm_cfg, embed_dims)[1]
+                level = nn.Sequential(
+                    upsample(embed_dims), norm, nn.GELU(), upsample(embed_dims)
+                )
+            elif stride * 2 == patch_size:
+                level = nn.Sequential(upsample(embed_dims))
+            elif stride == patch_size:
+                level = nn.Sequential()
+            else:
+                level = nn.Sequential(MaxPool(stride // patch_size))
+            self.levels.append(level)
+
+    def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Features (B, d, H, W) to levels, from the finest to the coarsest."""
+        return tuple(level(feature) for level, feature in zip(self.levels, features, strict=True))

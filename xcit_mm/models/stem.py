@@ -1,0 +1,111 @@
+"""Image to tokens: convolutional patch projection and 2-D sinusoidal position encoding."""
+
+import math
+
+import torch
+from mmcv.cnn import build_norm_layer
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .layout import map_to_tokens
+
+
+class ConvNorm(nn.Module):
+    """3x3 convolution of stride 2 without bias, then BatchNorm."""
+
+    def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
+        self.norm = build_norm_layer(norm_cfg, out_channels)[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not _has_fixed_statistics(self.norm):
+            return self.norm(self.conv(x))
+        # BatchNorm with fixed statistics is linear: one convolution with other weights.
+        scale = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
+        weight = self.conv.weight * scale[:, None, None, None]
+        bias = self.norm.bias - self.norm.running_mean * scale
+        return F.conv2d(x, weight, bias, stride=2, padding=1)
+
+
+def _has_fixed_statistics(norm: nn.Module) -> bool:
+    return (
+        isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        and not norm.training
+        and norm.running_var is not None
+        and norm.affine
+    )
+
+
+class ConvPatchEmbed(BaseModule):
+    """Projects patches of 8x8 or 16x16 pixels to tokens by three or four convolutions.
+
+    Sizes that the patch size does not divide round up.
+
+    Args:
+        in_channels (int): Channels of the image.
+        embed_dims (int): Width d of the tokens.
+        patch_size (int): 8 or 16.
+        norm_cfg (dict): Config of the BatchNorm layers.
+    """
+
+    def __init__(
+        self, in_channels: int, embed_dims: int, patch_size: int, norm_cfg: dict
+    ) -> None:
+        super().__init__()
+        halvings = int(math.log2(patch_size))
+        widths = [in_channels, *(embed_dims >> i for i in reversed(range(halvings)))]
+        self.layers = nn.ModuleList(
+            ConvNorm(narrow, wide, norm_cfg)
+            for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Returns the tokens (B, N, d) and the height and width of their grid."""
+        x = images
+        for layer in self.layers[:-1]:
+            x = layer(x)
+            # In place where autograd is off: this is the largest map of the network.
+            x = F.gelu(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x)
+        x = self.layers[-1](x)
+        return map_to_tokens(x), (x.shape[2], x.shape[3])
+
+
+class SinusoidalPositionEncoding(BaseModule):
+    """Encodes each coordinate in 32 dimensions and projects the 64 of them to the tokens' width.
+
+    The encoding of a token is the sum of a term of its row and a term of its column, so the two
+    are projected on their own and added over the grid.
+
+    Args:
+        embed_dims (int): Width d of the tokens.
+    """
+
+    dims_per_axis = 32
+    temperature = 10000
+
+    def __init__(self, embed_dims: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(2 * self.dims_per_axis, embed_dims, 1)
+
+    def forward(self, height: int, width: int) -> Tensor:
+        """Returns the encoding of the grid as tokens, (1, height * width, d)."""
+        weight = self.projection.weight.flatten(1)
+        for_rows, for_columns = weight.split(self.dims_per_axis, dim=1)
+        rows = F.linear(self._axis(height), for_rows)
+        columns = F.linear(self._axis(width), for_columns, self.projection.bias)
+        return (rows[:, None] + columns[None]).flatten(0, 1)[None]
+
+    def _axis(self, length: int) -> Tensor:
+        """Sines and cosines of the positions 1...length scaled to 2π, (length, 32)."""
+        like = self.projection.weight
+        # In float32 at least, like the released models, whatever the weights' precision.
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        position = torch.arange(1, length + 1, device=like.device, dtype=dtype)
+        position = position / (length + 1e-6) * (2 * math.pi)
+        index = torch.arange(self.dims_per_axis, device=like.device, dtype=dtype)
+        frequency = self.temperature ** (2 * (index // 2) / self.dims_per_axis)
+        angle = position[:, None] / frequency
+        even = index % 2 == 0
+        return torch.where(even, angle.sin(), angle.cos()).to(like.dtype)

@@ -1,0 +1,156 @@
+"""What the dense backbone and the classifier share: stem, position encoding and layers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from mmengine.model import BaseModule
+from mmengine.model.weight_init import trunc_normal_
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from ..weights.hook import translate_state_dict
+from .blocks import XCiTLayer
+from .stem import ConvPatchEmbed, SinusoidalPositionEncoding
+from .variants import Variant
+
+
+class XCiTTrunk(BaseModule):
+    """Images to tokens through all layers; see :class:`XCiT` for the arguments."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        patch_size: int,
+        in_channels: int,
+        mlp_ratio: float,
+        qkv_bias: bool,
+        drop_path_rate: float | None,
+        layer_scale_init: float | None,
+        norm_cfg: dict,
+        norm_eval: bool,
+        frozen_stages: int,
+        with_cp: bool,
+        recompute_ffn: bool,
+        attention: str,
+        init_cfg: dict | list[dict] | None,
+    ) -> None:
+        super().__init__(init_cfg)
+        if not -1 <= frozen_stages <= variant.depth:
+            raise ValueError(
+                f'frozen_stages must be in -1...{variant.depth}, not {frozen_stages}: -1 freezes '
+                'nothing, 0 the stem, i the stem and the first i layers'
+            )
+        self.variant = variant
+        self.embed_dims = variant.embed_dims
+        self.patch_size = patch_size
+        self.in_channels = in_channels
+        self.norm_eval = norm_eval
+        self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
+        self.drop_path_rate = _default(drop_path_rate, variant.drop_path_rate)
+        self.layer_scale_init = _default(layer_scale_init, variant.layer_scale_init)
+        self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
+        self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
+        self.layers = nn.ModuleList(
+            XCiTLayer(
+                self.embed_dims,
+                variant.num_heads,
+                mlp_ratio,
+                qkv_bias,
+                self.drop_path_rate,
+                self.layer_scale_init,
+                norm_cfg,
+                attention,
+                recompute_ffn,
+            )
+            for _ in range(variant.depth)
+        )
+        self.register_load_state_dict_pre_hook(translate_state_dict)
+        self._freeze_stages()
+
+    def trunk_outputs(self, images: Tensor) -> Iterator[tuple[Tensor, tuple[int, int]]]:
+        """Yield the tokens (B, N, d) after each layer, with the height and width of their grid.
+
+        Where autograd is off the tokens are overwritten by the next layer: copy what is kept.
+        """
+        self._check_images(images)
+        x, grid = self.patch_embed(images)
+        x = x + self.pos_embed(*grid)
+        training = torch.is_grad_enabled()
+        for layer in self.layers:
+            if self.with_cp and training and x.requires_grad:
+                x = checkpoint(layer, x, grid, use_reentrant=False)
+            else:
+                x = layer(x, grid, inplace=not training)
+            yield x, grid
+
+    def train(self, mode: bool = True) -> 'XCiTTrunk':
+        """Set the mode; frozen parts and, with ``norm_eval``, BatchNorm stay in eval mode."""
+        super().train(mode)
+        self._freeze_stages()
+        if mode and self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def init_weights(self) -> None:
+        """Truncated normals for linear layers, the paper's values for LayerScale."""
+        for module in () if self.is_init else self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        super().init_weights()
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """The depth of a parameter, for layer-wise learning rates.
+
+        Args:
+            param_name (str): Its full name.
+            prefix (str): Prefix of this module's parameters in that name.
+
+        Returns:
+            tuple[int, int]: 0 for the stem, i for layer i (from 1), one more than the number of
+            layers for all else; and the number of these depths.
+        """
+        num_depths = len(self.layers) + 2
+        if not param_name.startswith(prefix):
+            return num_depths - 1, num_depths
+        first, _, rest = param_name[len(prefix) :].partition('.')
+        if first in ('patch_embed', 'pos_embed'):
+            return 0, num_depths
+        if first == 'layers':
+            return int(rest.split('.')[0]) + 1, num_depths
+        return num_depths - 1, num_depths
+
+    def _freeze_stages(self) -> None:
+        if self.frozen_stages < 0:
+            return
+        stem: list[nn.Module] = [self.patch_embed, self.pos_embed]
+        for module in [*stem, *self.layers[: self.frozen_stages]]:
+            module.eval()
+            for parameter in module.parameters():
+                parameter.requires_grad = False
+
+    def _check_images(self, images: Any) -> None:
+        if not isinstance(images, Tensor):
+            raise TypeError(f'images must be a Tensor, not {type(images).__name__}')
+        if images.ndim != 4 or images.shape[1] != self.in_channels:
+            raise ValueError(
+                f'images must have the shape (batch, {self.in_channels}, height, width), not '
+                f'{tuple(images.shape)}'
+            )
+        if not images.is_floating_point():
+            raise TypeError(f'images must be floating-point numbers, not {images.dtype}')
+        if min(images.shape[2:]) < self.patch_size:
+            raise ValueError(
+                f'images must be at least one patch in size, {self.patch_size}x{self.patch_size}, '
+                f'not {images.shape[2]}x{images.shape[3]}'
+            )
+
+
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value

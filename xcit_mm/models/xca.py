@@ -1,0 +1,233 @@
+"""Cross-covariance attention (section 3.2 of the paper), in two exact forms.
+
+With queries, keys and values ``Q, K, V`` (one row a token), L2-normalised over the tokens:
+
+    XCA(Q, K, V) = V · A(K, Q),    A = softmax(K̂ᵀ Q̂ / τ)
+
+*Token form*: compute queries, keys and values for every token, as the paper writes it.
+
+*Covariance form*: all that the attention map sees of the tokens X are their second-order
+statistics. With a column of ones for the biases, ``X̄ = [X, 1]`` and ``S = X̄ᵀ X̄``,
+
+    Qᵀ K = W̄q S W̄kᵀ,   |q_i|² = (W̄q S W̄qᵀ)_ii,   |k_j|² = (W̄k S W̄kᵀ)_jj,
+
+and the output is one linear map of the tokens. That is two products of N·d² instead of 4 + 2/h, and
+no queries, keys or values are ever stored. It stands here as three functions, :func:`statistics`,
+:func:`attention_from_statistics` and :func:`apply_attention`; ``S`` adds up over tiles of an image
+and over machines.
+"""
+
+import torch
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
+
+FORMS = ('auto', 'token', 'covariance')
+
+# The norm below which a channel counts as zero; squared where squares are compared.
+EPS = 1e-12
+
+
+def statistics(tokens: Tensor) -> Tensor:
+    """``S = X̄ᵀ X̄`` of tokens X (B, N, d) with a column of ones appended: (B, d + 1, d + 1).
+
+    In float32 at least: the sum over N tokens leaves float16's range.
+    """
+    dtype = torch.promote_types(tokens.dtype, torch.float32)
+    with torch.autocast(tokens.device.type, enabled=False):
+        tokens = tokens.to(dtype)
+        if torch.is_grad_enabled() and tokens.requires_grad and not torch.compiler.is_compiling():
+            second_moment = _SecondMoment.apply(tokens)
+        else:
+            second_moment = tokens.mT @ tokens
+        first_moment = tokens.sum(1)[..., None]
+        count = first_moment.new_full((tokens.shape[0], 1, 1), tokens.shape[1])
+        return torch.cat(
+            [
+                torch.cat([second_moment, first_moment], dim=2),
+                torch.cat([first_moment.mT, count], dim=2),
+            ],
+            dim=1,
+        )
+
+
+class _SecondMoment(torch.autograd.Function):
+    """``XᵀX``, whose backward is one product with the symmetric part, not two."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        return tokens.mT @ tokens
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (tokens,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return tokens @ (grad + grad.mT)
+
+
+def attention_from_statistics(
+    S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None, temperature: Tensor
+) -> Tensor:
+    """The attention map A (B, h, d/h, d/h) from the statistics of the tokens.
+
+    Args:
+        S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d).
+        temperature (Tensor): 1/τ, one a head, (h, 1, 1).
+    """
+    with torch.autocast(S.device.type, enabled=False):
+        to_queries, to_keys, _ = _with_bias(qkv_weight.to(S.dtype), qkv_bias).chunk(3)
+        num_heads = temperature.shape[0]
+        to_queries = to_queries.unflatten(0, (num_heads, -1))
+        to_keys = to_keys.unflatten(0, (num_heads, -1))
+        queries_S = torch.einsum('hif,bfg->bhig', to_queries, S)
+        keys_S = torch.einsum('hjf,bfg->bhjg', to_keys, S)
+        products = queries_S @ to_keys.mT
+        query_squares = (queries_S * to_queries).sum(-1)
+        key_squares = (keys_S * to_keys).sum(-1)
+        return _attention(products, query_squares, key_squares, temperature)
+
+
+def _attention(
+    products: Tensor, query_squares: Tensor, key_squares: Tensor, temperature: Tensor
+) -> Tensor:
+    """Softmax of the cosines between queries and keys, times the temperature."""
+    query_scale = query_squares.clamp_min(EPS**2).rsqrt()
+    key_scale = key_squares.clamp_min(EPS**2).rsqrt()
+    cosines = products * query_scale[..., :, None] * key_scale[..., None, :]
+    return (cosines * temperature.to(products.dtype)).softmax(-1)
+
+
+def apply_attention(
+    tokens: Tensor,
+    attention: Tensor,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor | None,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+) -> Tensor:
+    """Values, attention and projection as one linear map of the tokens.
+
+    Args:
+        tokens (Tensor): (B, N, d).
+        attention (Tensor): The map A, (B, h, d/h, d/h).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d).
+        proj_weight (Tensor): Weight of the output projection, (d, d).
+        proj_bias (Tensor): Its bias, (d).
+    """
+    weight, bias = linear_map(attention, qkv_weight, qkv_bias, proj_weight, proj_bias)
+    return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
+
+
+def linear_map(
+    attention: Tensor,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor | None,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Weight (B, d, d) and bias (B, d) of the map of :func:`apply_attention`."""
+    with torch.autocast(attention.device.type, enabled=False):
+        dtype = attention.dtype
+        to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3)[2]
+        mixed = attend_then_project(attention, proj_weight.to(dtype))
+        weight = mixed @ to_values
+        return weight[..., :-1], weight[..., -1] + proj_bias.to(dtype)
+
+
+def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:
+    """``Wp · blockdiag(A)``: (B, d, d)."""
+    per_head = proj_weight.unflatten(1, (attention.shape[1], -1)).transpose(0, 1)
+    return (per_head @ attention).transpose(1, 2).flatten(2)
+
+
+def _with_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Append the bias, or zeros, to a weight as its last column."""
+    column = weight.new_zeros(weight.shape[0]) if bias is None else bias.to(weight.dtype)
+    return torch.cat([weight, column[:, None]], dim=1)
+
+
+class XCA(BaseModule):
+    """Cross-covariance attention, both forms on one set of weights.
+
+    Args:
+        embed_dims (int): Width d of the tokens.
+        num_heads (int): Number of heads h.
+        qkv_bias (bool): Whether queries, keys and values have biases.
+        attention (str): ``token``, ``covariance``, or ``auto``, which takes the cheaper one.
+    """
+
+    def __init__(
+        self, embed_dims: int, num_heads: int, qkv_bias: bool = True, attention: str = 'auto'
+    ) -> None:
+        super().__init__()
+        if attention not in FORMS:
+            raise ValueError(f'attention must be one of {", ".join(FORMS)}, not {attention!r}')
+        self.embed_dims = embed_dims
+        self.num_heads = num_heads
+        self.attention = attention
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def form(self, num_tokens: int) -> str:
+        """The form that is used for this many tokens."""
+        if self.attention != 'auto':
+            return self.attention
+        return 'covariance' if self._covariance_is_cheaper(num_tokens) else 'token'
+
+    def _covariance_is_cheaper(self, num_tokens: int) -> bool:
+        # In units of d² products: N (4 + 2/h) against 2 N and what depends on d alone. The
+        # constants of the latter were measured; backward makes many small products.
+        per_token_saving = 2 + 2 / self.num_heads
+        fixed_cost = 6.0 if torch.is_grad_enabled() else 2.5
+        return per_token_saving * num_tokens > fixed_cost * self.embed_dims
+
+    def forward(self, tokens: Tensor, gamma: Tensor | None = None) -> Tensor:
+        """Attend over the channels of tokens (B, N, d).
+
+        Args:
+            tokens (Tensor): The tokens, normalised by the layer.
+            gamma (Tensor, optional): LayerScale (d), folded into the projection.
+        """
+        weight, bias = self.proj.weight, self.proj.bias
+        if gamma is not None:
+            weight, bias = gamma[:, None] * weight, gamma * bias
+        if self.form(tokens.shape[1]) == 'covariance':
+            attention = self.attention_map(tokens)
+            return apply_attention(
+                tokens, attention, self.qkv.weight, self.qkv.bias, weight, bias
+            )
+        queries, keys, values = self.qkv(tokens).chunk(3, dim=-1)
+        attention = self._token_attention(queries, keys)
+        mixed = attend_then_project(attention, weight.to(attention.dtype))
+        bias = bias.to(values.dtype)
+        return torch.baddbmm(bias.expand(1, 1, -1), values, mixed.mT.to(values.dtype))
+
+    def attention_map(self, tokens: Tensor) -> Tensor:
+        """The attention map A (B, h, d/h, d/h), by the form that is in use."""
+        if self.form(tokens.shape[1]) == 'covariance':
+            S = statistics(tokens)
+            return attention_from_statistics(
+                S, self.qkv.weight, self.qkv.bias, self.temperature
+            )
+        queries, keys, _ = self.qkv(tokens).chunk(3, dim=-1)
+        return self._token_attention(queries, keys)
+
+    def _token_attention(self, queries: Tensor, keys: Tensor) -> Tensor:
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        with torch.autocast(queries.device.type, enabled=False):
+            # (B, N, d) -> (B, h, N, d/h)
+            queries = queries.to(dtype).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            keys = keys.to(dtype).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            products = queries.mT @ keys
+            query_squares = queries.square().sum(2)
+            key_squares = keys.square().sum(2)
+            return _attention(products, query_squares, key_squares, self.temperature)
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        nn.init.ones_(self.temperature)

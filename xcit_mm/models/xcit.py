@@ -1,0 +1,125 @@
+"""XCiT, the backbone for dense prediction."""
+
+from typing import Any
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from .layout import tokens_to_map
+from .pyramid import Pyramid
+from .trunk import XCiTTrunk
+from .variants import resolve_out_indices, resolve_variant, translate_released
+
+
+@MODELS.register_module()
+class XCiT(XCiTTrunk):
+    """Cross-Covariance Image Transformer (arXiv 2106.09681) with a feature pyramid.
+
+    The defaults of an ``arch`` are the paper's. Weights in any published format load as they are.
+
+    Args:
+        arch (str or dict): ``n12``, ``t12``, ``t24``, ``s12``, ``s24``, ``m24`` or ``l24``, or a
+            dict with ``embed_dims``, ``depth``, ``num_heads`` and, if wanted,
+            ``layer_scale_init``, ``drop_path_rate`` and ``tokens_norm``. Defaults to ``s12``.
+        patch_size (int): 8 or 16. Defaults to 16.
+        in_channels (int): Channels of the images. Defaults to 3.
+        mlp_ratio (float): Width of the feed-forward network over that of the tokens. Defaults to
+            4.
+        qkv_bias (bool): Whether queries, keys and values have biases. Defaults to True.
+        out_indices (Sequence[int], optional): Zero-based layers whose outputs are the features.
+            Defaults to None, the paper's: (3, 5, 7, 11) or (7, 11, 15, 23).
+        drop_path_rate (float, optional): Stochastic depth, the same in every layer. Defaults to
+            None, that of the ``arch``.
+        layer_scale_init (float, optional): Initial value of LayerScale. Defaults to None, that of
+            the ``arch``.
+        norm_cfg (dict): Config of every BatchNorm: stem, local patch interaction, pyramid.
+            Defaults to ``dict(type='BN')``.
+        norm_eval (bool): Whether BatchNorm keeps its statistics in training. Defaults to False.
+        frozen_stages (int): 0 freezes the stem, i the stem and the first i layers. Defaults to
+            -1, nothing.
+        with_cp (bool): Whether each layer is computed again in backward, to save memory. Defaults
+            to False.
+        recompute_ffn (bool): Whether the feed-forward's hidden layer is computed again in
+            backward, which is cheaper than ``with_cp`` and saves a third of the memory. Defaults
+            to False.
+        pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they
+            have the stride ``patch_size``. Defaults to True.
+        attention (str): Form of the attention, ``token``, ``covariance`` or ``auto``, the cheaper
+            one. The result is the same. Defaults to ``auto``.
+        init_cfg (dict or list[dict], optional): Initialization config. Defaults to None.
+        **released: The backbone arguments of the authors' released configs (``embed_dim``,
+            ``depth``, ``num_heads``, ``eta``, ...) in place of ``arch``.
+
+    Examples:
+        >>> import torch
+        >>> from xcit_mm.models import XCiT
+        >>> model = XCiT('n12', patch_size=16).eval()
+        >>> with torch.no_grad():
+        ...     levels = model(torch.rand(1, 3, 64, 96))
+        >>> [tuple(level.shape) for level in levels]
+        [(1, 128, 16, 24), (1, 128, 8, 12), (1, 128, 4, 6), (1, 128, 2, 3)]
+    """
+
+    def __init__(
+        self,
+        arch: str | dict[str, Any] = 's12',
+        patch_size: int = 16,
+        in_channels: int = 3,
+        mlp_ratio: float = 4,
+        qkv_bias: bool = True,
+        out_indices: tuple[int, ...] | list[int] | None = None,
+        drop_path_rate: float | None = None,
+        layer_scale_init: float | None = None,
+        norm_cfg: dict = dict(type='BN'),  # noqa: B006, C408  a config value, never changed
+        norm_eval: bool = False,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        recompute_ffn: bool = False,
+        pyramid: bool = True,
+        attention: str = 'auto',
+        init_cfg: dict | list[dict] | None = None,
+        **released: Any,
+    ) -> None:
+        arch, in_channels = translate_released(arch, in_channels, released)
+        variant = resolve_variant(arch, patch_size)
+        out_indices = resolve_out_indices(out_indices, variant.depth, pyramid)
+        super().__init__(
+            variant,
+            patch_size,
+            in_channels,
+            mlp_ratio,
+            qkv_bias,
+            drop_path_rate,
+            layer_scale_init,
+            norm_cfg,
+            norm_eval,
+            frozen_stages,
+            with_cp,
+            recompute_ffn,
+            attention,
+            init_cfg,
+        )
+        self.out_indices = out_indices
+        # Layers behind the last feature would have parameters without gradients.
+        del self.layers[out_indices[-1] + 1 :]
+        self.pyramid = (
+            Pyramid(self.embed_dims, patch_size, len(out_indices), norm_cfg) if pyramid else None
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Extract features.
+
+        Args:
+            images (Tensor): (B, C, H, W), at least one patch in size, of any aspect.
+
+        Returns:
+            tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
+            ``patch_size``.
+        """
+        features = [
+            tokens_to_map(x, grid).clone(memory_format=torch.contiguous_format)
+            for i, (x, grid) in enumerate(self.trunk_outputs(images))
+            if i in self.out_indices
+        ]
+        return tuple(features) if self.pyramid is None else self.pyramid(features)

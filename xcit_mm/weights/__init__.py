@@ -1,0 +1,19 @@
+"""Every published checkpoint format, read safely, under one set of names."""
+
+from .formats import recognise, unwrap
+from .hook import WeightsError
+from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
+from .sources import download, published, register, resolve_short_name
+
+__all__ = [
+    'CheckpointError',
+    'UnsafeCheckpointError',
+    'WeightsError',
+    'download',
+    'published',
+    'read_checkpoint',
+    'recognise',
+    'register',
+    'resolve_short_name',
+    'unwrap',
+]

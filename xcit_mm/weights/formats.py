@@ -1,0 +1,191 @@
+"""The formats in which XCiT weights are published: how each is told, and its names in ours.
+
+=============  =========================================================================
+own            this project's names
+released       the authors' ImageNet, DINO, COCO and ADE20k files
+timm           ``pos_embed.token_projection``; class attention with ``q``, ``k``, ``v``
+mmpretrain     ``xca_layers``, ``ca_layers`` and the names of mmcv's ``ConvModule``
+=============  =========================================================================
+
+The authors' files come wrapped in ``model`` (ImageNet), ``teacher`` or nothing (DINO), or
+``state_dict`` with ``backbone.`` in front of each name (COCO, ADE20k).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Entries under which a state dict is wrapped, in the order in which they are looked for.
+WRAPPERS = ('state_dict', 'model', 'teacher')
+# Prefixes that training tools put in front of all names of a backbone.
+PREFIXES = ('module.', 'backbone.')
+
+# What tells a format: a part of a name that no other format has.
+SIGNS = {
+    'mmpretrain': re.compile(r'^xca_layers\.'),
+    'released': re.compile(r'^pos_embeder\.'),
+    'timm': re.compile(r'^pos_embed\.token_projection\.'),
+    'own': re.compile(r'^pos_embed\.projection\.'),
+}
+
+_TRUNK_RULES = (
+    (r'^blocks\.', 'layers.'),
+    (r'^cls_attn_blocks\.', 'cls_layers.'),
+    (r'^(layers\.\d+)\.attn\.', r'\1.xca.'),
+    (r'\.mlp\.', '.ffn.'),
+    (r'\.local_mp\.bn\.', '.lpi.norm.'),
+    (r'\.local_mp\.', '.lpi.'),
+    # A Sequential of (convolution, norm) pairs with activations between them.
+    (r'^patch_embed\.proj\.0\.', 'patch_embed.layers.0.'),
+    (r'^patch_embed\.proj\.2\.', 'patch_embed.layers.1.'),
+    (r'^patch_embed\.proj\.4\.', 'patch_embed.layers.2.'),
+    (r'^patch_embed\.proj\.6\.', 'patch_embed.layers.3.'),
+    (r'^(patch_embed\.layers\.\d)\.0\.', r'\1.conv.'),
+    (r'^(patch_embed\.layers\.\d)\.1\.', r'\1.norm.'),
+)
+RULES: dict[str, tuple[tuple[str, str], ...]] = {
+    'own': (),
+    'released': (
+        (r'^pos_embeder\.token_projection\.', 'pos_embed.projection.'),
+        (r'^fpn1\.', 'pyramid.levels.0.'),
+        (r'^fpn2\.', 'pyramid.levels.1.'),
+        *_TRUNK_RULES,
+    ),
+    'timm': ((r'^pos_embed\.token_projection\.', 'pos_embed.projection.'), *_TRUNK_RULES),
+    'mmpretrain': (
+        (r'^pos_embed\.token_projection\.conv\.', 'pos_embed.projection.'),
+        (r'^patch_embed\.proj\.(\d)\.conv\.', r'patch_embed.layers.\1.conv.'),
+        (r'^patch_embed\.proj\.(\d)\.bn\.', r'patch_embed.layers.\1.norm.'),
+        (r'^xca_layers\.(\d+)\.attn\.', r'layers.\1.xca.'),
+        (r'^xca_layers\.', 'layers.'),
+        (r'^ca_layers\.', 'cls_layers.'),
+        (r'\.ffn\.layers\.0\.0\.', '.ffn.fc1.'),
+        (r'\.ffn\.layers\.1\.', '.ffn.fc2.'),
+        (r'\.local_mp\.conv1\.bn\.', '.lpi.norm.'),
+        (r'\.local_mp\.(conv\d)\.conv\.', r'.lpi.\1.'),
+        (r'^head\.fc\.', 'head.'),
+        # The classifiers of mmpretrain put their head beside the backbone.
+        (r'^layers\.head\.', 'head.'),
+    ),
+}
+
+# The parts of the network, by the first word of our names.
+TRUNK = ('patch_embed', 'pos_embed', 'layers')
+CLASSIFIER = ('cls_token', 'cls_layers', 'norm', 'head')
+
+
+@dataclass
+class Recognised:
+    """A state dict in our names, and where it came from.
+
+    Args:
+        format (str): One of :data:`RULES`.
+        state (dict): The weights in our names.
+        others (dict): Entries of the file that are not a part of an XCiT: necks and heads.
+    """
+
+    format: str
+    state: dict[str, Tensor]
+    others: dict[str, Any]
+
+
+def unwrap(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find the state dict in what was read from a file."""
+    for name in WRAPPERS:
+        inner = checkpoint.get(name)
+        if isinstance(inner, Mapping) and any(isinstance(v, Tensor) for v in inner.values()):
+            return inner
+    return checkpoint
+
+
+def recognise(state: Mapping[str, Any]) -> Recognised | None:
+    """Tell the format of a state dict by its names and translate them.
+
+    Args:
+        state (Mapping): Names and tensors of a backbone, classifier, detector or segmentor.
+
+    Returns:
+        Recognised, optional: None if it has no XCiT in it.
+    """
+    prefix = _find_prefix(state)
+    if prefix is None:
+        return None
+    inside = {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}
+    others = {name: t for name, t in state.items() if not name.startswith(prefix)}
+    for file_format, sign in SIGNS.items():
+        if any(sign.match(name) for name in inside):
+            break
+    if file_format == 'mmpretrain':
+        inside |= {name: others.pop(name) for name in list(others) if name.startswith('head.fc.')}
+    translated = {_rename(name, RULES[file_format]): tensor for name, tensor in inside.items()}
+    return Recognised(file_format, _join_qkv(translated), others)
+
+
+def _find_prefix(names: Iterable[str]) -> str | None:
+    """What stands in front of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
+    names = list(names)
+    candidates = ['', *PREFIXES, 'module.backbone.']
+    for prefix in candidates:
+        inside = [name[len(prefix) :] for name in names if name.startswith(prefix)]
+        if any(sign.match(name) for name in inside for sign in SIGNS.values()):
+            return prefix
+    return None
+
+
+def _rename(name: str, rules: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _join_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Join the separate queries, keys and values of class attention."""
+    joined: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        match = re.fullmatch(r'(cls_layers\.\d+\.attn\.)([qkv])(\.\w+)', name)
+        if match is None:
+            joined[name] = tensor
+        elif match[2] == 'q':
+            parts = [state.get(f'{match[1]}{part}{match[3]}') for part in 'qkv']
+            if all(part is not None for part in parts):
+                joined[f'{match[1]}qkv{match[3]}'] = torch.cat(parts)  # type: ignore[arg-type]
+    return joined
+
+
+def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes of the network that weights in our names belong to, as far as they tell."""
+    found: dict[str, int] = {}
+    stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d+)\.', n))}
+    layers = {int(m[1]) for n in state if (m := re.match(r'layers\.(\d+)\.', n))}
+    if 'patch_embed.layers.0.conv.weight' in state:
+        found['in_channels'] = state['patch_embed.layers.0.conv.weight'].shape[1]
+    if stem:
+        found['patch_size'] = 2 ** (max(stem) + 1)
+    if 'pos_embed.projection.weight' in state:
+        found['embed_dims'] = state['pos_embed.projection.weight'].shape[0]
+    if layers:
+        found['depth'] = max(layers) + 1
+    if 'layers.0.xca.temperature' in state:
+        found['num_heads'] = state['layers.0.xca.temperature'].shape[0]
+    return found
+
+
+def group_names(names: Iterable[str], limit: int = 8) -> str:
+    """Many names as a few: ``layers.0-11.xca.qkv.weight (12)``."""
+    groups: dict[str, list[int]] = {}
+    for name in names:
+        numbers = re.findall(r'(?<=\.)\d+(?=\.)', name)
+        pattern = re.sub(r'(?<=\.)\d+(?=\.)', '{}', name, count=1)
+        groups.setdefault(pattern, []).extend(int(n) for n in numbers[:1])
+    lines = []
+    for pattern, numbers in groups.items():
+        if len(numbers) < 2:
+            lines.append(pattern.format(*numbers))
+        else:
+            lines.append(pattern.format(f'{min(numbers)}-{max(numbers)}') + f' ({len(numbers)})')
+    more = f' and {len(lines) - limit} more kinds' if len(lines) > limit else ''
+    return ', '.join(lines[:limit]) + more

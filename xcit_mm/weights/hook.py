@@ -1,0 +1,122 @@
+"""Translates published weights while they are loaded.
+
+The function here runs before a backbone or classifier takes its weights from a state dict, whoever
+loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, mmdet's and mmseg's
+inferencers. So every published file works as it is.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mmengine.logging import print_log
+
+from .formats import CLASSIFIER, TRUNK, Recognised, group_names, recognise, structure, unwrap
+
+if TYPE_CHECKING:
+    from ..models.trunk import XCiTTrunk
+
+
+class WeightsError(RuntimeError):
+    """Weights that do not belong to the network that is to take them."""
+
+
+def translate_state_dict(
+    module: 'XCiTTrunk', state_dict: dict[str, Any], prefix: str, *_: Any
+) -> None:
+    """Give the entries of a state dict our names; a load-state-dict pre-hook of torch.
+
+    Args:
+        module (XCiTTrunk): The backbone or classifier that is to take the weights.
+        state_dict (dict): Changed in place.
+        prefix (str): Prefix of the module's entries, ``backbone.`` in a detector.
+
+    Raises:
+        WeightsError: If they do not fit.
+    """
+    entries: Mapping[str, Any] = {
+        name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)
+    }
+    if not entries:
+        return  # nothing for us in it, which torch reports by itself
+    expected = {name: value.shape for name, value in module.state_dict().items()}
+    if {name: getattr(value, 'shape', None) for name, value in entries.items()} == expected:
+        return
+    recognised = recognise(unwrap(entries))
+    if recognised is None:
+        first_words = sorted({name.split('.')[0] for name in entries})
+        raise WeightsError(
+            'These weights are in none of the formats known for XCiT (released, timm, mmpretrain, '
+            f'own). Their names begin with: {", ".join(first_words[:12])}'
+        )
+    unused = _take_what_fits(module, recognised)
+    _check(module, recognised, expected)
+    for name in entries:
+        del state_dict[prefix + name]
+    state_dict.update({prefix + name: value for name, value in recognised.state.items()})
+    absent = {name.split('.')[0] for name in expected if name not in recognised.state}
+    if 'pyramid' in absent:
+        own = module.state_dict()
+        pyramid = {prefix + name: own[name] for name in expected if name.startswith('pyramid.')}
+        state_dict.update(pyramid)
+    print_log(
+        f'XCiT weights in the format "{recognised.format}": {len(recognised.state)} tensors'
+        + (f'; not used: {", ".join(sorted(unused))}' if unused else '')
+        + (f'; not in the file: {", ".join(sorted(absent))}' if absent else ''),
+        'current',
+    )
+
+
+def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
+    """Remove the parts that this network does not have, as a classifier's head; name them."""
+    unused = {name.split('.')[0] for name in recognised.others}
+    parts = {name for name, _ in module.named_children()} | {'cls_token'}
+    has_head = hasattr(module, 'cls_token')
+    for name in list(recognised.state):
+        part = name.split('.')[0]
+        is_optional = part in CLASSIFIER or part == 'pyramid'
+        is_absent = part not in parts or (part == 'cls_token' and not has_head)
+        behind_last = part == 'layers' and int(name.split('.')[1]) >= len(module.layers)
+        no_classes = part == 'head' and not getattr(module, 'num_classes', 0)
+        if (is_optional and is_absent) or no_classes:
+            unused.add(part)
+            del recognised.state[name]
+        elif behind_last and int(name.split('.')[1]) < module.variant.depth:
+            unused.add('layers behind the last feature')
+            del recognised.state[name]
+    return unused
+
+
+def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]) -> None:
+    """Raise if the weights are another network's."""
+    state = recognised.state
+    found = structure(state)
+    wanted = {
+        'in_channels': module.in_channels,
+        'patch_size': module.patch_size,
+        'embed_dims': module.embed_dims,
+        'depth': len(module.layers),
+        'num_heads': module.variant.num_heads,
+    }
+    problems = [
+        f'{name} {wanted[name]} in the config, {value} in the file'
+        for name, value in found.items()
+        if value != wanted[name]
+    ]
+    if not problems:
+        problems = [
+            f'{name}: {tuple(shape)} in the config, {tuple(state[name].shape)} in the file'
+            for name, shape in expected.items()
+            if name in state and state[name].shape != shape
+        ]
+    missing = [name for name in expected if name not in state and name.split('.')[0] in TRUNK]
+    missing = [name for name in missing if not name.endswith('num_batches_tracked')]
+    unexpected = [name for name in state if name not in expected]
+    if missing:
+        problems.append(f'missing from the file: {group_names(missing)}')
+    if unexpected:
+        problems.append(f'unknown to the network: {group_names(unexpected)}')
+    if problems:
+        raise WeightsError(
+            f'These weights (format "{recognised.format}") do not fit this '
+            f'{type(module).__name__}:\n  ' + '\n  '.join(problems)
+        )

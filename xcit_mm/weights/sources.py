@@ -1,0 +1,184 @@
+"""Where weights come from: a path, a web address, ``xcit://NAME`` or ``timm://NAME``.
+
+mmengine's ``CheckpointLoader`` knows these once this package is imported, so they work wherever a
+config names a checkpoint.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from mmengine.runner import CheckpointLoader
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from .read import CheckpointError, read_checkpoint
+
+CHUNK = 1 << 20
+TIMEOUT = 60
+# Files of the model zoos end in the first digits of their hash: resnet50-0676ba61.pth
+HASH_IN_NAME = re.compile(r'[-_]([0-9a-f]{8,64})\.\w+$')
+
+
+class DownloadError(CheckpointError):
+    """A file that could not be fetched, or that is not the file it should be."""
+
+
+@functools.cache
+def published() -> dict[str, str]:
+    """The addresses of the authors' 70 files, by short name.
+
+    ``s12/8/384_dist`` (ImageNet), ``dino/s12/8``, ``coco/s12/8``, ``ade20k/upernet/s12/8``.
+    """
+    table = json.loads(Path(__file__).with_name('published.json').read_text(encoding='utf-8'))
+    return {name: table['base'] + file for name, file in table['files'].items()}
+
+
+def resolve_short_name(name: str) -> str:
+    """The address of ``xcit://NAME``."""
+    short = name.removeprefix('xcit://')
+    if short not in published():
+        size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
+        close = [known for known in published() if size and f'{size}/' in known]
+        raise ValueError(
+            f'there are no published weights {name!r}; there are '
+            + ', '.join(f'xcit://{known}' for known in (close or published()))
+        )
+    return published()[short]
+
+
+def cache_folder() -> Path:
+    """Where downloaded files are kept: torch's own folder for checkpoints (``TORCH_HOME``)."""
+    return Path(torch.hub.get_dir()) / 'checkpoints'
+
+
+def download(url: str, folder: Path | None = None) -> Path:
+    """Fetch a file once; a transfer that was cut off goes on where it stopped.
+
+    Args:
+        url (str): Its address.
+        folder (Path, optional): Where to keep it. Defaults to None, :func:`cache_folder`.
+
+    Returns:
+        Path: The file. It exists under this name only when it is whole, and matches the hash in
+        its name if there is one.
+    """
+    folder = folder or cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / Path(urllib.parse.urlparse(url).path).name
+    # Processes of one run ask for the same file: the first fetches it, the others wait.
+    with FileLock(f'{target}.lock'):
+        if not target.is_file():
+            part = Path(f'{target}.part')
+            try:
+                _fetch(url, part)
+            except (OSError, urllib.error.URLError) as error:
+                raise DownloadError(
+                    f'{url} could not be fetched: {error}. Fetch it by other means and put it at '
+                    f'{target}, or name its path instead.'
+                ) from error
+            _check_hash(url, part, target.name)
+            os.replace(part, target)
+    return target
+
+
+def _fetch(url: str, part: Path) -> None:
+    have = part.stat().st_size if part.is_file() else 0
+    request = urllib.request.Request(url, headers={'Range': f'bytes={have}-'} if have else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        # What is here is at least as long as the file: not a part of it. Start over.
+        part.unlink()
+        return _fetch(url, part)
+    with response:
+        resumed = response.status == 206
+        start = have if resumed else 0
+        length = response.headers.get('Content-Length')
+        total = start + int(length) if length else None
+        with part.open('ab' if resumed else 'wb') as file, _progress() as progress:
+            task = progress.add_task(part.stem, total=total, completed=start)
+            while block := response.read(CHUNK):
+                file.write(block)
+                progress.update(task, advance=len(block))
+    if total is not None and part.stat().st_size != total:
+        raise OSError(
+            f'the connection was cut after {part.stat().st_size} of {total} bytes; the next try '
+            'goes on from there'
+        )
+
+
+def _progress() -> Progress:
+    columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn())
+    return Progress(*columns, TransferSpeedColumn())
+
+
+def _check_hash(url: str, part: Path, name: str) -> None:
+    match = HASH_IN_NAME.search(name)
+    if match is None:
+        return
+    digest = hashlib.sha256()
+    with part.open('rb') as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    if not digest.hexdigest().startswith(match[1]):
+        part.unlink()
+        raise DownloadError(
+            f'{url} is not the file it should be: its hash begins with '
+            f'{digest.hexdigest()[: len(match[1])]}, its name says {match[1]}. It was removed.'
+        )
+
+
+def load_from_file(filename: str, map_location: Any = None) -> dict:
+    """A path, read safely."""
+    return read_checkpoint(filename, map_location)
+
+
+def load_from_web(filename: str, map_location: Any = None, **_: Any) -> dict:
+    """A web address."""
+    return read_checkpoint(download(filename), map_location)
+
+
+def load_from_published(filename: str, map_location: Any = None) -> dict:
+    """``xcit://NAME``: one of the authors' files."""
+    return load_from_web(resolve_short_name(filename), map_location)
+
+
+def load_from_timm(filename: str, map_location: Any = None) -> dict:
+    """``timm://NAME``: weights that timm publishes."""
+    name = filename.removeprefix('timm://')
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(f'{filename} needs timm: pip install xcit_mm[timm]') from error
+    if not timm.is_model(name.partition('.')[0]):
+        known = ', '.join(timm.list_pretrained('xcit*'))
+        raise ValueError(f'timm has no model {name!r}; its XCiT models are {known}')
+    try:
+        model = timm.create_model(name, pretrained=True)
+    except (OSError, RuntimeError) as error:
+        raise DownloadError(f'timm could not fetch {name}: {error}') from error
+    return model.to(map_location or 'cpu').state_dict()
+
+
+def register() -> None:
+    """Tell mmengine about these sources; files and web addresses are read safely from now on."""
+    sources = {
+        '': load_from_file,
+        'http://': load_from_web,
+        'https://': load_from_web,
+        'xcit://': load_from_published,
+        'timm://': load_from_timm,
+    }
+    for prefix, loader in sources.items():
+        CheckpointLoader.register_scheme(prefix, loader, force=True)

@@ -62,7 +62,7 @@ setup(
     license_files=['LICENSE'],
     python_requires='>=3.10',
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
-    package_data={'xcit_mm': ['py.typed', 'weights/*.json']},
+    package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
     # mmengine imports pkg_resources, which setuptools 81 removed, and torch.load has read weights
     # safely, allow-list included, since 2.5.
     install_requires=[

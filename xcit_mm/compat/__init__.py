@@ -5,7 +5,7 @@ number of times. :func:`apply_early` is called by ``import xcit_mm``; :mod:`.glo
 :mod:`.sync_bn` are called by the tools, since they need to know how a run was launched.
 """
 
-from . import checkpoints, config_prefix, torchvision_ops
+from . import checkpoints, config_prefix, pkg_resources_warning, torchvision_ops
 from .gloo import init_gloo
 from .sync_bn import revert_sync_bn
 
@@ -14,6 +14,7 @@ __all__ = ['apply_early', 'init_gloo', 'revert_sync_bn']
 
 def apply_early() -> None:
     """Apply what must be in place before a config is read or a Runner is built."""
+    pkg_resources_warning.apply()
     torchvision_ops.apply()
     checkpoints.apply()
     config_prefix.apply()

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .precision import autocast_dtype, without_autocast
+
 # Elements of the hidden layer that exist at a time: 4 MB of float32 stay in a CPU's cache, a GPU
 # wants work for all of its cores.
 CHUNK_ELEMENTS = {'cpu': 2**20}
@@ -56,9 +58,8 @@ def feed_forward_residual(
             of keeping it: one more product of N·4d² out of 33 and 4 N·d floats less a layer.
         inplace (bool): Whether the result overwrites ``x``. Only where autograd is off.
     """
-    autocast = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    with torch.autocast(x.device.type, enabled=False):
+    dtype = autocast_dtype(x) or x.dtype
+    with without_autocast(x):
         weights = [
             weight.to(dtype)
             for weight in (

@@ -21,7 +21,8 @@ import torch
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
-from torch.nn import functional as F
+
+from .precision import at_least_float32, without_autocast
 
 FORMS = ('auto', 'token', 'covariance')
 
@@ -34,9 +35,8 @@ def statistics(tokens: Tensor) -> Tensor:
 
     In float32 at least: the sum over N tokens leaves float16's range.
     """
-    dtype = torch.promote_types(tokens.dtype, torch.float32)
-    with torch.autocast(tokens.device.type, enabled=False):
-        tokens = tokens.to(dtype)
+    with without_autocast(tokens):
+        tokens = at_least_float32(tokens)
         if torch.is_grad_enabled() and tokens.requires_grad and not torch.compiler.is_compiling():
             second_moment = _SecondMoment.apply(tokens)
         else:
@@ -77,7 +77,7 @@ def attention_from_statistics(
         qkv_bias (Tensor, optional): Their biases, (3 d).
         temperature (Tensor): 1/τ, one a head, (h, 1, 1).
     """
-    with torch.autocast(S.device.type, enabled=False):
+    with without_autocast(S):
         to_queries, to_keys, _ = _with_bias(qkv_weight.to(S.dtype), qkv_bias).chunk(3)
         num_heads = temperature.shape[0]
         to_queries = to_queries.unflatten(0, (num_heads, -1))
@@ -130,7 +130,7 @@ def linear_map(
     proj_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Weight (B, d, d) and bias (B, d) of the map of :func:`apply_attention`."""
-    with torch.autocast(attention.device.type, enabled=False):
+    with without_autocast(attention):
         dtype = attention.dtype
         to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3)[2]
         mixed = attend_then_project(attention, proj_weight.to(dtype))
@@ -218,11 +218,12 @@ class XCA(BaseModule):
         return self._token_attention(queries, keys)
 
     def _token_attention(self, queries: Tensor, keys: Tensor) -> Tensor:
-        dtype = torch.promote_types(queries.dtype, torch.float32)
-        with torch.autocast(queries.device.type, enabled=False):
+        with without_autocast(queries):
             # (B, N, d) -> (B, h, N, d/h)
-            queries = queries.to(dtype).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
-            keys = keys.to(dtype).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            queries, keys = (
+                at_least_float32(tokens).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+                for tokens in (queries, keys)
+            )
             products = queries.mT @ keys
             query_squares = queries.square().sum(2)
             key_squares = keys.square().sum(2)

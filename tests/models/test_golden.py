@@ -8,7 +8,7 @@ import torch
 
 from xcit_mm.models import XCiT, XCiTClassifier
 
-DATA = Path(__file__).parent / 'data'
+DATA = Path(__file__).parents[1] / 'data'
 ARCH = dict(embed_dims=32, depth=4, num_heads=4, layer_scale_init=1.0, drop_path_rate=0.0)
 
 
@@ -62,10 +62,12 @@ def test_training_outputs_and_all_gradients_equal_the_released_network(attention
     released.pop('input')
     assert len(released) == len(list(model.parameters()))
     expected.load_state_dict({**state, **released})
+    # A bias in front of BatchNorm has no gradient but rounding: measure it by the largest one.
+    floor = 1e-3 * max(gradient.norm().item() for gradient in expected.parameters())
     for (name, parameter), (_, gradient) in zip(
         model.named_parameters(), expected.named_parameters(), strict=True
     ):
-        scale = max(gradient.norm().item(), 1e-6)
+        scale = max(gradient.norm().item(), floor)
         assert (parameter.grad - gradient).norm().item() / scale < 1e-4, name
 
 

@@ -1,0 +1,228 @@
+"""Each obstacle is real here, and each compat module removes it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.logging import HistoryBuffer
+
+import xcit_mm  # noqa: F401
+from xcit_mm.compat import checkpoints, init_gloo, revert_sync_bn, torchvision_ops
+from xcit_mm.weights import UnsafeCheckpointError, read_checkpoint
+
+
+def python(code, **kwargs):
+    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, **kwargs)
+
+
+def torchvision_is_broken():
+    return python('import torchvision').returncode != 0
+
+
+@pytest.mark.skipif(not torchvision_is_broken(), reason='torchvision fits this torch')
+def test_torchvision_and_timm_import_only_with_us():
+    assert 'operator torchvision::nms does not exist' in python('import torchvision').stderr
+    assert python('import xcit_mm, torchvision, timm').returncode == 0
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason='for torch without CUDA')
+def test_torchvision_is_left_alone_once_imported():
+    code = 'import xcit_mm, torchvision; from xcit_mm.compat import torchvision_ops as t; '
+    assert python(code + 'assert t.apply() is False').returncode == 0
+    assert torchvision_ops.apply() is False
+
+
+RUNNER = """
+import {first}
+import torch
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+class Model(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+    def forward(self, inputs, mode='tensor'):
+        return dict(loss=self.linear(torch.stack(inputs)).sum())
+runner = Runner(
+    Model(), work_dir={work_dir!r}, experiment_name='run',
+    train_dataloader=dict(dataset=[dict(inputs=torch.ones(1))] * 4, batch_size=2,
+        sampler=dict(type='DefaultSampler', shuffle=False)),
+    train_cfg=dict(by_epoch=True, max_epochs={epochs}),
+    optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)), resume={resume})
+runner.train()
+"""
+
+
+def run_runner(work_dir, first='xcit_mm', epochs=1, resume=False):
+    code = RUNNER.format(work_dir=str(work_dir), first=first, epochs=epochs, resume=resume)
+    return python(code)
+
+
+@pytest.mark.skipif(not torchvision_is_broken(), reason='torchvision fits this torch')
+def test_runner_starts_only_with_us(tmp_path):
+    assert run_runner(tmp_path, first='mmengine').returncode != 0
+    run = run_runner(tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_mmengine_checkpoint_is_read_with_weights_only_and_resumed(tmp_path):
+    assert run_runner(tmp_path).returncode == 0
+    checkpoint = tmp_path / 'epoch_1.pth'
+    # Without the allow-list torch refuses what mmengine wrote.
+    refused = python(f'import torch; torch.load({str(checkpoint)!r}, weights_only=True)')
+    assert 'HistoryBuffer' in refused.stderr
+    content = torch.load(checkpoint, weights_only=True)
+    history = content['message_hub']['log_scalars']['train/loss']
+    assert isinstance(history, HistoryBuffer) and history.mean() == pytest.approx(
+        history.data[0].mean()
+    )
+    resumed = run_runner(tmp_path, epochs=2, resume=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert (tmp_path / 'epoch_2.pth').is_file()
+
+
+def test_numpy_scalars_of_either_numpy_are_read(tmp_path):
+    path = tmp_path / 'x.pth'
+    values = {'f': np.float32(2), 'i': np.int64(3), 'a': np.arange(3.0)}
+    torch.save({'values': values}, path)
+    assert torch.load(path, weights_only=True)['values']['i'] == 3
+    # numpy 1 wrote another module name.
+    old = path.read_bytes().replace(b'numpy._core', b'numpy.core')
+    assert b'numpy._core' in path.read_bytes()
+    names = {entry[1] for entry in checkpoints.safe_globals() if isinstance(entry, tuple)}
+    assert {'numpy.core.multiarray.scalar', 'numpy.core.multiarray._reconstruct'} <= names
+    assert old != path.read_bytes()
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize('legacy', [False, True])
+@pytest.mark.parametrize('name', ['function', 'getattr_module', 'getattr_history'])
+def test_a_checkpoint_that_calls_a_function_is_refused_and_nothing_is_called(
+    tmp_path, name, legacy
+):
+    witness = tmp_path / 'called'
+    payload = {
+        'function': Evil(open, str(witness), 'w'),
+        'getattr_module': Evil(getattr, np.ndarray, 'tofile'),
+        'getattr_history': Evil(getattr, HistoryBuffer, '__init__'),
+    }[name]
+    path = tmp_path / 'evil.pth'
+    torch.save(
+        {'state_dict': {'x': torch.ones(1)}, 'meta': payload},
+        path,
+        _use_new_zipfile_serialization=not legacy,
+    )
+    witness.unlink(missing_ok=True)
+    with pytest.raises(Exception) as raised:  # noqa: PT011  what torch raises is its own
+        torch.load(path, weights_only=True)
+    assert not witness.exists()
+    with pytest.raises(Exception, match=r'evil\.pth') as raised:
+        read_checkpoint(path)
+    assert not witness.exists()
+    if name == 'function':
+        assert isinstance(raised.value, UnsafeCheckpointError)
+        assert 'Nothing of it was run' in str(raised.value)
+
+
+def test_allow_list_has_no_function_that_could_reach_code():
+    allowed = {getattr(e, '__name__', None) or e[1] for e in checkpoints.safe_globals()}
+    assert not {'getattr', 'eval', 'exec', 'import_module'} & allowed
+    assert checkpoints.history_method(HistoryBuffer, 'mean') is HistoryBuffer.mean
+    for owner, name in ((HistoryBuffer, '__class__'), (np.ndarray, 'mean'), ('', 'join')):
+        with pytest.raises(ValueError, match='only min, max, current, mean'):
+            checkpoints.history_method(owner, name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_sync_bn_becomes_bn_and_only_that():
+    cfg = Config(
+        dict(
+            norm_cfg=dict(type='SyncBN', requires_grad=True),
+            heads=[dict(norm_cfg=dict(type='SyncBN')), dict(norm_cfg=dict(type='GN'))],
+        )
+    )
+    assert revert_sync_bn(cfg) == 2
+    assert cfg.norm_cfg == dict(type='BN', requires_grad=True)
+    assert [head.norm_cfg.type for head in cfg.heads] == ['BN', 'GN']
+    assert revert_sync_bn(cfg) == 0
+
+
+GLOO = """
+import sys
+import torch
+from torch import distributed
+from mmengine.config import Config
+from mmcv.cnn import build_norm_layer
+import xcit_mm
+from xcit_mm.compat import init_gloo, revert_sync_bn
+from mmengine.dist import init_dist, get_dist_info
+launcher = sys.argv[1]
+try:
+    init_dist(launcher)
+except Exception as error:
+    print('mmengine:', type(error).__name__)
+assert init_gloo(launcher) and not init_gloo(launcher)
+rank, world_size = get_dist_info()
+total = torch.tensor([float(rank + 1)])
+distributed.all_reduce(total)
+assert (world_size, total.item()) == (2, 3.0)
+x = torch.randn(2, 4, 3, 3)
+for cfg in (Config(dict(norm_cfg=dict(type='SyncBN'))),):
+    try:
+        build_norm_layer(dict(cfg.norm_cfg), 4)[1](x)
+        raise SystemExit('SyncBN works here: the obstacle is gone')
+    except ValueError:
+        pass
+    revert_sync_bn(cfg)
+    build_norm_layer(dict(cfg.norm_cfg), 4)[1](x)
+print('rank', rank, 'done')
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+@pytest.mark.parametrize('launcher', ['pytorch', 'mpi'])
+def test_two_processes_with_gloo_where_mmengine_and_sync_bn_fail(tmp_path, launcher, free_port):
+    names = {
+        'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
+        'mpi': (
+            'OMPI_COMM_WORLD_RANK',
+            'OMPI_COMM_WORLD_SIZE',
+            'OMPI_COMM_WORLD_LOCAL_RANK',
+        ),
+    }[launcher]
+    script = tmp_path / 'gloo.py'
+    script.write_text(GLOO)
+    runs = []
+    for rank in range(2):
+        values = (str(rank), '2', str(rank))
+        env = dict(zip(names, values, strict=True))
+        env |= {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(free_port)}
+        command = ['env', *(f'{k}={v}' for k, v in env.items()), sys.executable, str(script)]
+        runs.append(
+            subprocess.Popen(
+                [*command, launcher], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    for rank, run in enumerate(runs):
+        out, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err
+        assert 'mmengine:' in out and f'rank {rank} done' in out
+
+
+def test_gloo_without_its_launcher_says_so():
+    assert init_gloo('none') is False
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match='SLURM_PROCID'):
+            init_gloo('slurm')
+        with pytest.raises(ValueError, match='launcher must be'):
+            init_gloo('ssh')

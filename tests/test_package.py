@@ -1,0 +1,118 @@
+"""Import cost, packaging and the doctor."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from xcit_mm import __version__
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(*arguments, **kwargs):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, **kwargs
+    )
+
+
+def test_import_brings_in_none_of_the_heavy_packages():
+    code = (
+        'import sys, xcit_mm; '
+        'print(*[m for m in ("mmdet", "mmseg", "timm", "torchvision") if m in sys.modules])'
+    )
+    assert python('-c', code).stdout.strip() == ''
+
+
+def test_import_is_cheap():
+    code = (
+        'import time, torch, mmengine, mmcv.cnn; t = time.perf_counter(); import xcit_mm; '
+        'print(time.perf_counter() - t)'
+    )
+    assert min(float(python('-c', code).stdout) for _ in range(3)) < 0.3
+
+
+@pytest.fixture(scope='module')
+def archives(tmp_path_factory):
+    """A wheel and an sdist, built from a copy of the tracked files."""
+    folder = tmp_path_factory.mktemp('package')
+    files = subprocess.run(
+        ['git', 'ls-files', '-co', '--exclude-standard'],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split('\n')  # fmt: skip
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            target = folder / 'source' / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+    code = 'import setuptools.build_meta as b, sys; b.build_sdist("{0}"); b.build_wheel("{0}")'
+    run = python('-c', code.format(folder), cwd=folder / 'source')
+    assert run.returncode == 0, run.stderr
+    return next(folder.glob('*.whl')), next(folder.glob('*.tar.gz'))
+
+
+def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
+    wheel, sdist = archives
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert f'xcit_mm-{__version__}' in wheel.name
+    for name in ('model-index.yml', 'tools/model_stats.py'):
+        assert f'xcit_mm/.mim/{name}' in names
+    configs = {p.relative_to(ROOT) for p in (ROOT / 'configs').rglob('*.py')}
+    assert {f'xcit_mm/.mim/{p}' for p in configs} <= names
+    assert {'xcit_mm/weights/published.json', 'xcit_mm/py.typed'} <= names
+    with tarfile.open(sdist) as archive:
+        sources = {name.split('/', 1)[-1] for name in archive.getnames()}
+    assert {'setup.py', 'LICENSE', 'model-index.yml', 'tools/model_stats.py'} <= sources
+    assert {str(p) for p in configs} <= sources
+
+
+def test_installed_wheel_works_from_elsewhere(archives, tmp_path):
+    install = ['-m', 'pip', 'install', '--no-deps', '--no-index', '--target', str(tmp_path / 'lib')]
+    assert python(*install, str(archives[0])).returncode == 0
+    user_config = tmp_path / 'mine.py'
+    user_config.write_text("_base_ = 'xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py'\n")
+    code = (
+        'import xcit_mm; from mmengine.config import Config; print(xcit_mm.__file__); '
+        'print(Config.fromfile("mine.py").model.backbone.arch)'
+    )
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path / 'lib')}
+    run = python('-c', code, cwd=tmp_path, env=env)
+    assert run.returncode == 0, run.stderr
+    path, arch = run.stdout.split()
+    assert path.startswith(str(tmp_path)) and arch == 's12'
+
+
+def test_doctor_is_content_here():
+    run = python('-m', 'xcit_mm')
+    assert run.returncode == 0, run.stdout
+    assert 'Detection and segmentation can run.' in run.stdout
+    for name in ('torch', 'mmengine', 'mmcv', 'mmcv operators', 'mmdet', 'timm', 'CUDA'):
+        assert name in run.stdout
+
+
+@pytest.mark.parametrize('missing', ['mmcv', 'mmdet', 'timm', 'torch'])
+def test_doctor_without_a_package_says_how_to_mend_it(tmp_path, missing):
+    """A real environment that lacks one package: the others, linked into a new folder."""
+    site = Path(os.__file__).parent / 'site-packages'
+    site = next(p for p in map(Path, sys.path) if (p / 'mmengine').is_dir())
+    folder = tmp_path / 'site'
+    folder.mkdir()
+    for entry in site.iterdir():
+        if not entry.name.lower().startswith((f'{missing}-', f'{missing}.')):
+            if entry.name != missing and not entry.name.startswith('__editable__'):
+                (folder / entry.name).symlink_to(entry)
+    env = {**os.environ, 'PYTHONPATH': f'{ROOT}:{folder}'}
+    run = python('-S', '-m', 'xcit_mm', cwd=tmp_path, env=env)
+    line = next(line for line in run.stdout.split('\n') if line.startswith(f'{missing}:'))
+    assert 'not installed' in line and 'To mend:' in line
+    assert run.returncode == (0 if missing == 'timm' else 1)
+
+
+def test_help_explains_itself():
+    run = python('-m', 'xcit_mm', '--help')
+    assert run.returncode == 0 and 'how to mend' in ' '.join(run.stdout.split())

@@ -1,0 +1,26 @@
+"""Where autocast must not reach, and what it asks for elsewhere."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """The type that autocast wants products with this tensor to have; None where it is off."""
+    device = tensor.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager:
+    """A context in which operations on this tensor keep its precision."""
+    if autocast_dtype(tensor) is None:
+        return nullcontext()
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or as it is if it is more precise."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

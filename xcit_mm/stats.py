@@ -1,0 +1,107 @@
+"""Parameters and operations of the network, counted the way the paper counts them."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from .models import VARIANTS, XCiTClassifier
+from .models.blocks import ClassAttention, XCiTLayer
+from .models.variants import PATCH_SIZES
+from .models.xca import XCA
+
+COUNTING_RULE = (
+    'Parameters in millions. GFLOPs of the classifier on one image: a multiply-add counts as one; '
+    'LayerNorm counts five and BatchNorm two operations an element; attention in its token form, '
+    'with class attention projecting queries of all tokens.'
+)
+
+
+@functools.cache
+def paper_tables() -> dict[str, Any]:
+    """The paper's tables as data."""
+    path = Path(__file__).with_name('paper_tables.json')
+    return json.loads(path.read_text(encoding='utf-8'))
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of a model's parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def classifier_parameters(arch: str | dict[str, Any], patch_size: int) -> int:
+    """The number of parameters of the ImageNet classifier."""
+    with torch.device('meta'):
+        return count_parameters(XCiTClassifier(arch, patch_size))
+
+
+def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: int) -> int:
+    """Operations of the ImageNet classifier by :data:`COUNTING_RULE`.
+
+    Nothing is computed: the model is run on tensors without content.
+
+    Args:
+        arch (str or dict): As in :class:`XCiT`.
+        patch_size (int): 8 or 16.
+        resolution (int): Height and width of the image.
+    """
+    with torch.device('meta'):
+        model = XCiTClassifier(arch, patch_size, attention='token').eval()
+        image = torch.empty(1, 3, resolution, resolution)
+    extra = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal extra
+        if isinstance(module, nn.BatchNorm2d):
+            extra += 2 * output.numel()
+        elif isinstance(module, ClassAttention):
+            _, num_tokens, dims = inputs[0].shape
+            extra += (num_tokens - 1) * dims**2
+        elif isinstance(module, XCA):
+            # The paper multiplies the attention with the values; we, with the projection's weight.
+            _, num_tokens, dims = inputs[0].shape
+            extra += (num_tokens - dims) * dims**2 // module.num_heads
+        elif isinstance(module, (nn.LayerNorm, XCiTLayer)):
+            # A layer's last LayerNorm is a part of its feed-forward, not a call of its own.
+            extra += 5 * output.numel()
+
+    for module in model.modules():
+        module.register_forward_hook(count)
+    # With autograd on, BatchNorm is not folded into the convolutions.
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        model(image)
+    return counter.get_total_flops() // 2 + extra
+
+
+def classifier_table() -> list[dict[str, Any]]:
+    """Parameters and GFLOPs of the 14 classifiers beside the paper's, one row a cell of its table.
+
+    Returns:
+        list[dict]: Rows with ``model``, ``resolution``, ``params_M``, ``paper_params_M``,
+        ``gflops`` and ``paper_gflops``.
+    """
+    rows = []
+    for arch in VARIANTS:
+        paper = paper_tables()['variants'][arch.upper()]
+        for patch_size in reversed(PATCH_SIZES):
+            parameters = classifier_parameters(arch, patch_size)
+            for setting, gflops in paper['gflops'].items():
+                resolution, _, patch = setting.partition('/')
+                if int(patch) != patch_size:
+                    continue
+                flops = classifier_flops(arch, patch_size, int(resolution))
+                rows.append(
+                    {
+                        'model': f'XCiT-{arch.upper()}/{patch_size}',
+                        'resolution': int(resolution),
+                        'params_M': parameters / 1e6,
+                        'paper_params_M': paper['params_M'],
+                        'gflops': flops / 1e9,
+                        'paper_gflops': gflops,
+                    }
+                )
+    return rows

@@ -1,0 +1,69 @@
+"""Tables for people (text, Markdown) and for programs (JSON)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FORMATS = ('text', 'markdown', 'json')
+
+
+def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
+    """Lay out rows that have the same keys.
+
+    Args:
+        rows (Sequence[dict]): The rows; the keys of the first are the columns.
+        style (str): ``text``, ``markdown`` or ``json``.
+    """
+    if style == 'json':
+        return json.dumps(list(rows), indent=1)
+    if not rows:
+        return '(nothing)'
+    columns = list(rows[0])
+    cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
+    numeric = [all(isinstance(row[c], (int, float, type(None))) for row in rows) for c in columns]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = [
+        [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        for line in cells
+    ]
+    if style == 'text':
+        return '\n'.join('  '.join(line).rstrip() for line in lines)
+    rule = ['-' * (w - 1) + ':' if right else '-' * w for w, right in zip(widths, numeric, strict=True)]
+    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], rule, *lines[1:]])
+
+
+def write_table(
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    style: str = 'text',
+    path: str | None = None,
+    note: str = '',
+) -> None:
+    """Print a table, or write it to a file and say so.
+
+    Args:
+        title (str): Its heading.
+        rows (Sequence[dict]): See :func:`format_table`.
+        style (str): ``text``, ``markdown`` or ``json``.
+        path (str, optional): The file. Defaults to None, the screen.
+        note (str): A sentence below it.
+    """
+    table = format_table(rows, style)
+    if style != 'json':
+        heading = f'## {title}' if style == 'markdown' else title
+        table = '\n\n'.join(part for part in (heading, table, note) if part)
+    if path is None:
+        print(table)
+    else:
+        Path(path).write_text(table + '\n', encoding='utf-8')
+        print(f'{title}: {len(rows)} rows written to {path}')
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.4g}' if isinstance(value, float) else str(value)

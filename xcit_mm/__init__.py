@@ -12,7 +12,7 @@ __all__ = ['__version__']
 
 # Without them there is nothing to register; `python -m xcit_mm` must still run, to say so.
 if all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv')):
-    from . import compat, models, weights  # noqa: F401
+    from . import compat, engine, models, weights  # noqa: F401
 
     compat.apply_early()
     weights.register()

@@ -1,0 +1,11 @@
+# Cascade Mask R-CNN on XCiT. Who inherits this sets the same as for mask_rcnn_xcit.py.
+_base_ = 'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py'
+
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='XCiT',
+        norm_cfg=dict(type='SyncBN', requires_grad=True),
+        init_cfg=dict(type='Pretrained'),
+    )
+)

@@ -1,0 +1,13 @@
+_base_ = [
+    '_base_/models/cascade_mask_rcnn_xcit.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/adamw_3x.py',
+    '_base_/runtime.py',
+]
+
+model = dict(
+    backbone=dict(
+        arch='s24', patch_size=16, init_cfg=dict(checkpoint='xcit://s24/16/384_dist')
+    ),
+    neck=dict(in_channels=[384] * 4),
+)

@@ -1,0 +1,14 @@
+# 80k iterations of AdamW: linear warm-up, then linear decay to zero.
+_base_ = 'mmseg::_base_/schedules/schedule_80k.py'
+
+optim_wrapper = dict(
+    _delete_=True,
+    type='CudaAmpOptimWrapper',
+    optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
+    paramwise_cfg=dict(norm_decay_mult=0.0),
+)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=1500, end=80000),
+]
+auto_scale_lr = dict(enable=False, base_batch_size=16)

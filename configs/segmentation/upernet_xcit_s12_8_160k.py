@@ -1,0 +1,14 @@
+_base_ = [
+    '_base_/models/upernet_xcit.py',
+    '_base_/datasets/ade20k.py',
+    '_base_/schedules/adamw_160k.py',
+    '_base_/runtime.py',
+]
+
+model = dict(
+    backbone=dict(
+        arch='s12', patch_size=8, init_cfg=dict(checkpoint='xcit://s12/8/384_dist')
+    ),
+    decode_head=dict(in_channels=[384] * 4),
+    auxiliary_head=dict(in_channels=384),
+)

@@ -1,5 +1,6 @@
 """Every published checkpoint format, read safely, under one set of names."""
 
+from .convert import convert
 from .formats import recognise, unwrap
 from .hook import WeightsError
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
@@ -9,6 +10,7 @@ __all__ = [
     'CheckpointError',
     'UnsafeCheckpointError',
     'WeightsError',
+    'convert',
     'download',
     'published',
     'read_checkpoint',

@@ -1,0 +1,161 @@
+"""Downloads against a real server on this machine, with cut connections and wrong files."""
+
+import hashlib
+import http.server
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.runner import CheckpointLoader
+
+from xcit_mm.weights import CheckpointError, download
+from xcit_mm.weights.sources import DownloadError, cache_folder
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    files: dict = {}
+    requests: list = []
+    cut_after = None
+    ranges = True
+
+    def do_GET(self):  # noqa: N802  the name is the library's
+        self.requests.append(self.headers.get('Range'))
+        content = self.files.get(self.path.lstrip('/'))
+        if content is None:
+            return self.send_error(404)
+        start = 0
+        if self.ranges and self.headers.get('Range'):
+            start = int(self.headers['Range'].removeprefix('bytes=').rstrip('-'))
+            if start >= len(content):
+                return self.send_error(416)
+        self.send_response(206 if start else 200)
+        self.send_header('Content-Length', str(len(content) - start))
+        self.end_headers()
+        body = content[start:]
+        self.wfile.write(body if self.cut_after is None else body[: self.cut_after])
+        return None
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
+    handler = type('Handler', (Server,), dict(files={}, requests=[], cut_after=None, ranges=True))
+    httpd = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    handler.url = f'http://127.0.0.1:{httpd.server_port}'
+    yield handler
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def checkpoint_bytes(tmp_path):
+    path = tmp_path / 'made.pth'
+    torch.save({'x': torch.arange(50_000.0)}, path)
+    return path.read_bytes()
+
+
+def test_a_file_is_fetched_once_and_read(server, tmp_path):
+    server.files['w.pth'] = checkpoint_bytes(tmp_path)
+    for _ in range(2):
+        loaded = CheckpointLoader.load_checkpoint(f'{server.url}/w.pth', 'cpu')
+        assert torch.equal(loaded['x'], torch.arange(50_000.0))
+    assert len(server.requests) == 1
+    assert (cache_folder() / 'w.pth').is_file()
+
+
+@pytest.mark.parametrize('ranges', [True, False])
+def test_a_cut_transfer_is_no_file_and_the_next_try_completes_it(server, tmp_path, ranges):
+    server.files['w.pth'] = content = checkpoint_bytes(tmp_path)
+    server.ranges, server.cut_after = ranges, 1000
+    with pytest.raises(DownloadError, match='w.pth'):
+        download(f'{server.url}/w.pth')
+    assert not (cache_folder() / 'w.pth').exists()
+    server.cut_after = None
+    assert download(f'{server.url}/w.pth').read_bytes() == content
+    assert server.requests == [None, 'bytes=1000-']
+
+
+def test_a_part_that_is_too_long_is_started_over(server, tmp_path):
+    server.files['w.pth'] = content = checkpoint_bytes(tmp_path)
+    part = cache_folder() / 'w.pth.part'
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b'x' * (len(content) + 10))
+    assert download(f'{server.url}/w.pth').read_bytes() == content
+
+
+def test_a_wrong_hash_is_refused_and_removed(server, tmp_path):
+    content = checkpoint_bytes(tmp_path)
+    right = f'w-{hashlib.sha256(content).hexdigest()[:8]}.pth'
+    server.files |= {right: content, 'w-00000000.pth': content}
+    assert download(f'{server.url}/{right}').is_file()
+    with pytest.raises(DownloadError, match='00000000'):
+        download(f'{server.url}/w-00000000.pth')
+    assert [p.name for p in cache_folder().glob('w-00*') if p.suffix != '.lock'] == []
+
+
+def test_no_such_file_says_what_to_do(server):
+    with pytest.raises(DownloadError, match='Fetch it by other means'):
+        download(f'{server.url}/none.pth')
+
+
+def test_eight_processes_worth_of_threads_fetch_it_once(server, tmp_path):
+    server.files['w.pth'] = checkpoint_bytes(tmp_path)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(download(f'{server.url}/w.pth')))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(results)) == 1 and len(results) == 8 and len(server.requests) == 1
+
+
+def test_timm_weights_come_through_timm(tmp_path, monkeypatch):
+    """timm itself reads them, from a local folder in the layout of its hub's cache."""
+    timm = pytest.importorskip('timm')
+    from safetensors.torch import save_file
+
+    from xcit_mm.models import XCiTClassifier
+
+    name = 'xcit_nano_12_p16_224.fb_in1k'
+    model = timm.create_model(name.partition('.')[0])
+    repo = tmp_path / f'models--timm--{name}'
+    (repo / 'refs').mkdir(parents=True)
+    (repo / 'refs' / 'main').write_text('abc')
+    snapshot = repo / 'snapshots' / 'abc'
+    snapshot.mkdir(parents=True)
+    save_file(model.state_dict(), snapshot / 'model.safetensors')
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path))
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    monkeypatch.setattr('huggingface_hub.file_download.HF_HUB_CACHE', str(tmp_path), raising=False)
+    try:
+        state = CheckpointLoader.load_checkpoint(f'timm://{name}', 'cpu')
+    except DownloadError as error:
+        pytest.fail(f'timm did not find its cached file: {error}')
+    ours = XCiTClassifier('n12', 16)
+    ours.load_state_dict(state)
+    assert torch.equal(ours.head.weight, model.head.weight)
+
+
+def test_unknown_names_are_explained():
+    with pytest.raises(ValueError, match='its XCiT models are'):
+        CheckpointLoader.load_checkpoint('timm://xcit_gigantic', 'cpu')
+    with pytest.raises(ValueError, match='no published weights'):
+        CheckpointLoader.load_checkpoint('xcit://x99/8/224', 'cpu')
+
+
+@pytest.mark.parametrize('content', [b'', b'PK\x03\x04', b'\x80\x02', b'\0' * 64, b'not weights'])
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, content):
+    path = Path(tmp_path) / 'bad.pth'
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r'bad\.pth'):
+        CheckpointLoader.load_checkpoint(str(path), 'cpu')
+    with pytest.raises(FileNotFoundError, match='no checkpoint'):
+        CheckpointLoader.load_checkpoint(str(path) + 'x', 'cpu')

@@ -6,7 +6,7 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .feed_forward import FeedForward, feed_forward_residual
+from .feed_forward import FeedForward, add_feed_forward, feed_forward_residual
 from .lpi import LPI
 from .xca import XCA
 
@@ -64,23 +64,21 @@ class XCiTLayer(BaseModule):
             grid (tuple[int, int]): Height and width of their grid.
             inplace (bool): Whether the result may overwrite ``x``. Only where autograd is off.
         """
-        x = self._add(x, self.xca(self.norm1(x), self.gamma1), inplace)
-        x = self._add(x, self.lpi(self.norm3(x), grid, self.gamma3), inplace)
-        return feed_forward_residual(
-            x,
-            self.norm2,
-            self.ffn,
-            self.gamma2,
-            self._path_scale(x),
-            self.recompute_ffn,
-            inplace,
-        )
+        if torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
+            x = self._add(x, self.xca(self.norm1(x), self.gamma1))
+            x = self._add(x, self.lpi(self.norm3(x), grid, self.gamma3))
+            return feed_forward_residual(
+                x, self.norm2, self.ffn, self.gamma2, self._path_scale(x), self.recompute_ffn
+            )
+        x = x if inplace else x.clone()
+        self.xca.add_to(x, self.norm1, self.gamma1)
+        self.lpi.add_to(x, grid, self.norm3, self.gamma3)
+        add_feed_forward(x, self.norm2, self.ffn, self.gamma2)
+        return x
 
-    def _add(self, x: Tensor, branch: Tensor, inplace: bool) -> Tensor:
+    def _add(self, x: Tensor, branch: Tensor) -> Tensor:
         scale = self._path_scale(x)
-        if scale is not None:
-            branch = branch * scale
-        return x.add_(branch) if inplace else x + branch
+        return x + (branch if scale is None else branch * scale)
 
     def _path_scale(self, x: Tensor) -> Tensor | None:
         """What stochastic depth multiplies a branch with, one factor a sample."""

@@ -12,12 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .chunks import add_product, chunks
 from .precision import autocast_dtype, without_autocast
-
-# Elements of the hidden layer that exist at a time: 4 MB of float32 stay in a CPU's cache, a GPU
-# wants work for all of its cores.
-CHUNK_ELEMENTS = {'cpu': 2**20}
-CHUNK_ELEMENTS_OTHER = 2**26
 
 
 class FeedForward(BaseModule):
@@ -44,9 +40,8 @@ def feed_forward_residual(
     gamma: Tensor,
     scale: Tensor | None = None,
     recompute: bool = False,
-    inplace: bool = False,
 ) -> Tensor:
-    """``x + scale · γ · FFN(LN(x))`` over chunks of tokens.
+    """``x + scale · γ · FFN(LN(x))``, for training.
 
     Args:
         x (Tensor): Tokens (B, N, d).
@@ -56,7 +51,6 @@ def feed_forward_residual(
         scale (Tensor, optional): Factor of stochastic depth, one a sample (B, 1, 1).
         recompute (bool): Whether backward computes the hidden layer again, chunk by chunk, instead
             of keeping it: one more product of N·4d² out of 33 and 4 N·d floats less a layer.
-        inplace (bool): Whether the result overwrites ``x``. Only where autograd is off.
     """
     dtype = autocast_dtype(x) or x.dtype
     with without_autocast(x):
@@ -69,34 +63,38 @@ def feed_forward_residual(
                 gamma * ffn.fc2.bias,
             )
         ]
-        rows = None if scale is None else scale.expand(-1, x.shape[1], 1).reshape(-1, 1)
         if torch.compiler.is_compiling():
             # The compiler plans memory itself, and unrolled chunks would only slow it down.
-            return x + _branch(x, norm, weights, scale)
-        if torch.is_grad_enabled():
-            out = _ChunkedFeedForward.apply(
-                x.flatten(0, 1), rows, norm.weight, norm.bias, *weights, norm.eps, recompute
-            )
-            return out.view_as(x)
-        flat = x.flatten(0, 1)
-        out = flat if inplace else torch.empty_like(flat)
-        for chunk in _chunks(flat, weights[0].shape[0]):
-            branch = _branch(flat[chunk], norm, weights, None if rows is None else rows[chunk])
-            torch.add(flat[chunk], branch, out=out[chunk])
+            weight1, bias1, weight2, bias2 = weights
+            hidden = F.linear(norm(x).to(dtype), weight1, bias1)
+            branch = F.linear(F.gelu(hidden), weight2, bias2)
+            return x + (branch if scale is None else branch * scale)
+        rows = None if scale is None else scale.expand(-1, x.shape[1], 1).reshape(-1, 1)
+        out = _ChunkedFeedForward.apply(
+            x.flatten(0, 1), rows, norm.weight, norm.bias, *weights, norm.eps, recompute
+        )
         return out.view_as(x)
 
 
-def _branch(x: Tensor, norm: nn.LayerNorm, weights: list[Tensor], scale: Tensor | None) -> Tensor:
-    weight1, bias1, weight2, bias2 = weights
-    hidden = F.linear(norm(x).to(weight1.dtype), weight1, bias1)
-    branch = F.linear(F.gelu(hidden), weight2, bias2)
-    return branch if scale is None else branch * scale
-
-
-def _chunks(tokens: Tensor, hidden_dims: int) -> list[slice]:
-    elements = CHUNK_ELEMENTS.get(tokens.device.type, CHUNK_ELEMENTS_OTHER)
-    length = max(64, elements // hidden_dims)
-    return [slice(start, start + length) for start in range(0, tokens.shape[0], length)]
+def add_feed_forward(x: Tensor, norm: nn.LayerNorm, ffn: FeedForward, gamma: Tensor) -> None:
+    """``x += γ · FFN(LN(x))`` in place, for inference; see :func:`feed_forward_residual`."""
+    dtype = autocast_dtype(x) or x.dtype
+    with without_autocast(x):
+        tokens = x.flatten(0, 1)
+        weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
+        weight2, bias2 = ffn.fc2.weight.to(dtype), ffn.fc2.bias.to(dtype)
+        # Folding γ into the weight is free only where there are more tokens than its columns.
+        fold = len(tokens) > len(weight1)
+        if fold:
+            weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
+        for chunk in chunks(tokens, len(weight1)):
+            hidden = F.linear(norm(tokens[chunk]).to(dtype), weight1, bias1)
+            hidden = torch.ops.aten.gelu_(hidden)
+            if fold:
+                add_product(tokens[chunk], hidden, weight2.t())
+                tokens[chunk] += bias2
+            else:
+                tokens[chunk] += F.linear(hidden, weight2, bias2) * gamma
 
 
 class _ChunkedFeedForward(torch.autograd.Function):
@@ -121,7 +119,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
     ) -> Tensor:
         out = torch.empty_like(x)
         hidden = None if recompute else x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
-        for chunk in _chunks(x, len(weight1)):
+        for chunk in chunks(x, len(weight1)):
             normed = F.layer_norm(x[chunk], norm_weight.shape, norm_weight, norm_bias, eps)
             kept = None if hidden is None else hidden[chunk]
             piece = torch.addmm(bias1, normed.to(weight1.dtype), weight1.t(), out=kept)
@@ -146,7 +144,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
             torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32))
             for t in (norm_weight, norm_bias, weight1, bias1, weight2, bias2)
         ]
-        for chunk in _chunks(x, len(weight1)):
+        for chunk in chunks(x, len(weight1)):
             normed, mean, rstd = torch.native_layer_norm(
                 x[chunk], shape, norm_weight, norm_bias, ctx.eps
             )
@@ -154,10 +152,10 @@ class _ChunkedFeedForward(torch.autograd.Function):
             piece = torch.addmm(bias1, normed_low, weight1.t()) if hidden is None else hidden[chunk]
             grad_branch = grad[chunk] if scale is None else grad[chunk] * scale[chunk]
             grad_branch = grad_branch.to(dtype)
-            _add_product(sums[4], grad_branch.t(), F.gelu(piece))
+            add_product(sums[4], grad_branch.t(), F.gelu(piece))
             sums[5] += grad_branch.sum(0)
             grad_piece = torch.ops.aten.gelu_backward(grad_branch @ weight2, piece)
-            _add_product(sums[2], grad_piece.t(), normed_low)
+            add_product(sums[2], grad_piece.t(), normed_low)
             sums[3] += grad_piece.sum(0)
             grad_chunk, grad_norm_weight, grad_norm_bias = torch.ops.aten.native_layer_norm_backward(
                 (grad_piece @ weight1).to(x.dtype),
@@ -176,9 +174,3 @@ class _ChunkedFeedForward(torch.autograd.Function):
         grads = [total.to(t.dtype) for total, t in zip(sums, inputs, strict=True)]
         return grad_x, None, *grads, None, None
 
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right

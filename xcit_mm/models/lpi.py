@@ -6,8 +6,9 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .chunks import MIN_ROWS, chunk_length
 from .layout import map_to_tokens, tokens_to_map
-
+from .stem import has_fixed_statistics
 
 class LPI(BaseModule):
     """Lets neighbouring tokens communicate: two depth-wise 3x3 convolutions.
@@ -34,9 +35,43 @@ class LPI(BaseModule):
             grid (tuple[int, int]): Height and width of their grid.
             gamma (Tensor): LayerScale (d), folded into the second convolution.
         """
-        x = self.conv1(tokens_to_map(tokens, grid))
-        x = F.gelu(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x)
-        x = self.norm(x)
+        x = self.norm(F.gelu(self.conv1(tokens_to_map(tokens, grid))))
         weight = gamma[:, None, None, None] * self.conv2.weight
         x = F.conv2d(x, weight, gamma * self.conv2.bias, padding=1, groups=len(gamma))
         return map_to_tokens(x)
+
+    def add_to(
+        self, x: Tensor, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor
+    ) -> None:
+        """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.
+
+        The two convolutions of a strip reach two rows beyond it on either side. Those above have
+        been overwritten by then, so they are kept.
+
+        Args:
+            x (Tensor): Tokens (B, N, d).
+            grid (tuple[int, int]): Height and width of their grid.
+            norm (nn.LayerNorm): The LayerNorm in front.
+            gamma (Tensor): LayerScale (d).
+        """
+        if not has_fixed_statistics(self.norm):
+            x.add_(self(norm(x), grid, gamma))
+            return
+        height, width = grid
+        rows = x.view(len(x), height, width, -1)
+        strip = chunk_length(len(x) * width * x.shape[2], x.device, MIN_ROWS)
+        weight, bias = gamma[:, None, None, None] * self.conv2.weight, gamma * self.conv2.bias
+        above = rows[:, :0]
+        for start in range(0, height, strip):
+            stop = min(start + strip, height)
+            piece = torch.cat([above, rows[:, start : stop + 2]], dim=1)
+            first = start - above.shape[1]
+            above = rows[:, max(stop - 2, 0) : stop].clone()
+            y = self.conv1(norm(piece).permute(0, 3, 1, 2))
+            # A row at a cut lacks a neighbour: it is wrong, and not needed.
+            begin, end = max(start - 1, 0), min(stop + 1, height)
+            y = self.norm(torch.ops.aten.gelu_(y[:, :, begin - first : end - first]))
+            y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))
+            y = y[:, :, start - begin : stop - begin]
+            rows[:, start:stop] += y.permute(0, 2, 3, 1)
+

@@ -7,7 +7,9 @@ from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from .chunks import MIN_ROWS, chunk_length
 from .layout import map_to_tokens
 
 
@@ -20,18 +22,19 @@ class ConvNorm(nn.Module):
         self.norm = build_norm_layer(norm_cfg, out_channels)[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or not _has_fixed_statistics(self.norm):
-            return self.norm(self.conv(x))
-        # BatchNorm with fixed statistics is linear: one convolution with other weights.
+        return self.norm(self.conv(x))
+
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the one convolution that this is with fixed statistics."""
         scale = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
         weight = self.conv.weight * scale[:, None, None, None]
-        bias = self.norm.bias - self.norm.running_mean * scale
-        return F.conv2d(x, weight, bias, stride=2, padding=1)
+        return weight, self.norm.bias - self.norm.running_mean * scale
 
 
-def _has_fixed_statistics(norm: nn.Module) -> bool:
+def has_fixed_statistics(norm: nn.Module) -> bool:
+    """Whether a norm layer is a BatchNorm that does the same to every pixel of every image."""
     return (
-        isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        isinstance(norm, _BatchNorm)
         and not norm.training
         and norm.running_var is not None
         and norm.affine
@@ -56,6 +59,7 @@ class ConvPatchEmbed(BaseModule):
         super().__init__()
         halvings = int(math.log2(patch_size))
         widths = [in_channels, *(embed_dims >> i for i in reversed(range(halvings)))]
+        self.embed_dims = embed_dims
         self.layers = nn.ModuleList(
             ConvNorm(narrow, wide, norm_cfg)
             for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
@@ -63,13 +67,61 @@ class ConvPatchEmbed(BaseModule):
 
     def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Returns the tokens (B, N, d) and the height and width of their grid."""
+        fixed = all(has_fixed_statistics(layer.norm) for layer in self.layers)
+        if fixed and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return self._over_strips(images)
         x = images
         for layer in self.layers[:-1]:
-            x = layer(x)
-            # In place where autograd is off: this is the largest map of the network.
-            x = F.gelu(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x)
+            x = F.gelu(layer(x))
         x = self.layers[-1](x)
         return map_to_tokens(x), (x.shape[2], x.shape[3])
+
+    def _over_strips(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """For inference: the first maps are the network's largest, and never exist as a whole."""
+        kernels = [layer.folded() for layer in self.layers]
+        heights = [images.shape[2]]
+        for _ in kernels:
+            heights.append(-(-heights[-1] // 2))
+        width = -(-images.shape[3] // 2 ** len(kernels))
+        images = images.contiguous(memory_format=torch.channels_last)
+        # One row of tokens comes from 2^(n-1) rows of the first, widest map.
+        per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
+        strip = chunk_length(per_row, images.device, MIN_ROWS)
+        tokens = None
+        for start in range(0, heights[-1], strip):
+            stop = min(start + strip, heights[-1])
+            x = self._strip(images, kernels, heights, start, stop).permute(0, 2, 3, 1)
+            if tokens is None:
+                tokens = x.new_empty(len(images), heights[-1], width, self.embed_dims)
+            tokens[:, start:stop] = x
+        assert tokens is not None
+        return tokens.flatten(1, 2), (heights[-1], width)
+
+    @staticmethod
+    def _strip(
+        images: Tensor,
+        kernels: list[tuple[Tensor, Tensor]],
+        heights: list[int],
+        start: int,
+        stop: int,
+    ) -> Tensor:
+        """Rows start...stop of the last map, from the rows of each map that they depend on."""
+        ranges = [(start, stop)]
+        for height in reversed(heights[:-1]):
+            low, high = ranges[0]
+            ranges.insert(0, (max(2 * low - 1, 0), min(2 * high, height)))
+        low, high = ranges[0]
+        x = images[:, :, low:high]
+        for i, (weight, bias) in enumerate(kernels):
+            # Rows beyond the image are zeros; rows beyond the strip are there.
+            low, high = ranges[i + 1]
+            top, bottom = max(1 - 2 * low, 0), max(2 * high - heights[i], 0)
+            if top or bottom:
+                x = F.pad(x, (0, 0, top, bottom))
+            x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
+            if i + 1 < len(kernels):
+                x = torch.ops.aten.gelu_(x)
+        return x
 
 
 class SinusoidalPositionEncoding(BaseModule):

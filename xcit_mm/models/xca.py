@@ -22,7 +22,8 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from .precision import at_least_float32, without_autocast
+from .chunks import add_product, chunks
+from .precision import at_least_float32, autocast_dtype, without_autocast
 
 FORMS = ('auto', 'token', 'covariance')
 
@@ -41,15 +42,15 @@ def statistics(tokens: Tensor) -> Tensor:
             second_moment = _SecondMoment.apply(tokens)
         else:
             second_moment = tokens.mT @ tokens
-        first_moment = tokens.sum(1)[..., None]
-        count = first_moment.new_full((tokens.shape[0], 1, 1), tokens.shape[1])
-        return torch.cat(
-            [
-                torch.cat([second_moment, first_moment], dim=2),
-                torch.cat([first_moment.mT, count], dim=2),
-            ],
-            dim=1,
-        )
+        return _assemble(second_moment, tokens.sum(1), tokens.shape[1])
+
+
+def _assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
+    """``S`` from ``XᵀX`` (B, d, d), the sum of the tokens (B, d) and their number."""
+    column = first_moment[..., None]
+    corner = column.new_full((len(column), 1, 1), count)
+    upper = torch.cat([second_moment, column], dim=2)
+    return torch.cat([upper, torch.cat([column.mT, corner], dim=2)], dim=1)
 
 
 class _SecondMoment(torch.autograd.Function):
@@ -206,6 +207,49 @@ class XCA(BaseModule):
         mixed = attend_then_project(attention, weight.to(attention.dtype))
         bias = bias.to(values.dtype)
         return torch.baddbmm(bias.expand(1, 1, -1), values, mixed.mT.to(values.dtype))
+
+    def add_to(self, x: Tensor, norm: nn.LayerNorm, gamma: Tensor) -> None:
+        """``x += γ · XCA(LN(x))`` in place, for inference.
+
+        In covariance form the normalised tokens are computed twice, chunk by chunk, and never
+        stored.
+
+        Args:
+            x (Tensor): Tokens (B, N, d).
+            norm (nn.LayerNorm): The LayerNorm in front.
+            gamma (Tensor): LayerScale (d).
+        """
+        if self.form(x.shape[1]) == 'token':
+            x.add_(self(norm(x), gamma))
+            return
+        dtype = autocast_dtype(x) or x.dtype
+        with without_autocast(x):
+            moment_dtype = torch.promote_types(x.dtype, torch.float32)
+            second_moment = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=moment_dtype)
+            first_moment = x.new_zeros(len(x), x.shape[2], dtype=moment_dtype)
+            for i, sample in enumerate(x):
+                for chunk in chunks(sample, x.shape[2]):
+                    normed = norm(sample[chunk]).to(moment_dtype)
+                    second_moment[i].addmm_(normed.t(), normed)
+                    first_moment[i] += normed.sum(0)
+            attention = attention_from_statistics(
+                _assemble(second_moment, first_moment, x.shape[1]),
+                self.qkv.weight,
+                self.qkv.bias,
+                self.temperature,
+            )
+            weights, biases = linear_map(
+                attention,
+                self.qkv.weight,
+                self.qkv.bias,
+                gamma[:, None] * self.proj.weight,
+                gamma * self.proj.bias,
+            )
+            for sample, weight, bias in zip(x, weights, biases, strict=True):
+                weight = weight.t().to(dtype)
+                for chunk in chunks(sample, x.shape[2]):
+                    add_product(sample[chunk], norm(sample[chunk]).to(dtype), weight)
+                    sample[chunk] += bias
 
     def attention_map(self, tokens: Tensor) -> Tensor:
         """The attention map A (B, h, d/h, d/h), by the form that is in use."""

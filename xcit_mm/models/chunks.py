@@ -1,0 +1,47 @@
+"""Work on pieces that fit the processor's cache.
+
+A tensor over all tokens of a large image is larger than any cache, and fresh memory for it costs page
+faults besides. Done over chunks of tokens, or strips of rows, the same work stays in the cache.
+"""
+
+import torch
+from torch import Tensor
+
+# Elements of the widest tensor of a chunk: 4 MB of float32 stay in a CPU's cache, a GPU wants work
+# for all of its cores.
+CHUNK_ELEMENTS = {'cpu': 2**20}
+CHUNK_ELEMENTS_OTHER = 2**26
+# Fewer tokens would make thin products; fewer rows would spend more on the rows beyond a strip.
+MIN_TOKENS = 64
+MIN_ROWS = 8
+
+
+def chunk_length(width: int, device: torch.device, minimum: int) -> int:
+    """How many tokens make a chunk, or rows a strip.
+
+    Args:
+        width (int): Elements that one of them has in the widest tensor computed from it.
+        device (torch.device): Where.
+        minimum (int): :data:`MIN_TOKENS` or :data:`MIN_ROWS`.
+    """
+    elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
+    return max(minimum, elements // width)
+
+
+def chunks(tokens: Tensor, width: int) -> list[slice]:
+    """Slices of the first dimension.
+
+    Args:
+        tokens (Tensor): (N, d).
+        width (int): Width of the widest tensor that is computed from them.
+    """
+    length = chunk_length(width, tokens.device, MIN_TOKENS)
+    return [slice(start, start + length) for start in range(0, tokens.shape[0], length)]
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total += left @ right``, summed in the precision of the total."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

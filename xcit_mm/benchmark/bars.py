@@ -1,0 +1,167 @@
+"""The bars this project holds itself to, each with what was measured."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .jobs import exponent, run_job, speedup
+
+DETECTION_SIZE = (800, 1344)
+# 0.25, 1, 4 and 24 megapixels.
+GROWTH_SIZES = ((512, 512), (1024, 1024), (2048, 2048), (4000, 6000))
+RECOMPUTE = {'with_cp': True, 'recompute_ffn': True}
+
+
+@dataclass
+class Result:
+    """One line of the table."""
+
+    what: str
+    bar: str
+    aim: str
+    measured: str
+    met: bool
+    numbers: dict[str, Any]
+
+
+def _ours(arch: str, patch_size: int, **options: Any) -> dict[str, Any]:
+    return {'name': 'ours', 'arch': arch, 'patch_size': patch_size, **options}
+
+
+def _timm(arch: str, patch_size: int) -> dict[str, Any]:
+    return {'name': 'timm', 'arch': arch, 'patch_size': patch_size}
+
+
+def _faster(
+    what: str,
+    arch: str,
+    patch_size: int,
+    bar: float,
+    aim: float,
+    mode: str = 'infer',
+    size: tuple[int, int] = DETECTION_SIZE,
+    repetitions: int = 3,
+) -> Callable[[], Result]:
+    def measure() -> Result:
+        pair = [_timm(arch, patch_size), _ours(arch, patch_size)]
+        times = run_job('pair', pair, size, mode, repetitions)['times']
+        ratio = speedup(times)
+        numbers = {'timm_s': times[0], 'ours_s': times[1], 'speedup': ratio.value}
+        return Result(
+            what, f'{bar}x faster', f'{aim}x', f'{ratio} faster', ratio.value >= bar, numbers
+        )
+
+    return measure
+
+
+def _memory(
+    what: str, arch: str, patch_size: int, bar: float, aim: str, mode: str, **options: Any
+) -> Callable[[], Result]:
+    def measure() -> Result:
+        peaks = [
+            run_job('one', [candidate], DETECTION_SIZE, mode, 1)['peak_MB']
+            for candidate in (_timm(arch, patch_size), _ours(arch, patch_size, **options))
+        ]
+        ratio = peaks[1] / peaks[0]
+        text = f'{ratio:.2f}x ({peaks[1]:.0f} of {peaks[0]:.0f} MB)'
+        numbers = {'timm_MB': peaks[0], 'ours_MB': peaks[1], 'ratio': ratio}
+        return Result(what, f'{bar}x', aim, text, ratio <= bar, numbers)
+
+    return measure
+
+
+def _recompute_time(patch_size: int, repetitions: int) -> Callable[[], Result]:
+    def measure() -> Result:
+        pair = [_ours('s12', patch_size, **RECOMPUTE), _ours('s12', patch_size)]
+        times = run_job('pair', pair, DETECTION_SIZE, 'train', repetitions)['times']
+        ratio = speedup(times)
+        numbers = {'recompute_s': times[0], 'default_s': times[1], 'ratio': ratio.value}
+        what = f'its time over our default, S12/{patch_size}'
+        return Result(what, '1.3x', '', str(ratio), ratio.value <= 1.3, numbers)
+
+    return measure
+
+
+def _growth() -> Result:
+    pixels = [height * width for height, width in GROWTH_SIZES]
+    runs = [run_job('one', [_ours('s12', 16)], size, repetitions=1) for size in GROWTH_SIZES]
+    times = [min(run['times']) for run in runs]
+    memory = [run['peak_MB'] for run in runs]
+    slopes = exponent(pixels, times), exponent(pixels, memory)
+    numbers = {'pixels': pixels, 'seconds': times, 'peak_MB': memory, 'exponents': slopes}
+    text = f'time {slopes[0]:.3f}, memory {slopes[1]:.3f}'
+    what = 'growth from 0.25 to 24 megapixels, S12/16: exponent in pixels'
+    return Result(what, '1.05', '1.02', text, max(slopes) <= 1.05, numbers)
+
+
+def _large_image() -> Result:
+    run = run_job('one', [_ours('s12', 8, pyramid=True)], (4000, 6000), repetitions=1)
+    gigabytes = run['process_MB'] / 1024
+    what = 'S12/8 with pyramid on one 6000x4000 image: process memory'
+    text = f'{gigabytes:.1f} GB in {run["times"][0]:.0f} s'
+    return Result(what, '8 GB', '6 GB', text, gigabytes <= 8, run)
+
+
+def _share() -> Result:
+    run = run_job('rate', [_ours('s12', 8)], DETECTION_SIZE, repetitions=3)
+    rate = statistics.median(run['rates'])
+    share = run['flops'] / statistics.median(run['times']) / rate
+    text = f'{share:.0%} of {rate / 1e9:.0f} GFLOP/s'
+    what = "share of this machine's float32 matrix-multiply rate, S12/8 inference"
+    return Result(what, '80%', '88%', text, share >= 0.8, {**run, 'share': share})
+
+
+def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """The measurements, each with a name for the progress bar.
+
+    Args:
+        quick (bool): Whether only those that take few minutes together.
+    """
+    yield 'S12/8 inference', _faster('S12/8 inference, 800x1344', 's12', 8, 1.6, 1.8)
+    yield (
+        'S12/16 inference',
+        _faster('S12/16 inference, 800x1344', 's12', 16, 1.4, 1.6, repetitions=7),
+    )
+    yield (
+        'S12/16 at 224',
+        _faster(
+            'S12/16 inference, 224x224', 's12', 16, 1.0, 1.1, size=(224, 224), repetitions=41
+        ),
+    )
+    yield (
+        'S12/8 memory',
+        _memory('peak memory above the weights, S12/8 inference', 's12', 8, 0.55, '0.4x', 'infer'),
+    )
+    if quick:
+        return
+    yield (
+        'M24/8 inference',
+        _faster('M24/8 inference, 800x1344', 'm24', 8, 1.5, 1.8, repetitions=2),
+    )
+    for patch_size, bar, aim, repetitions in ((16, 1.25, 1.4, 5), (8, 1.2, 1.35, 3)):
+        size = f'S12/{patch_size}'
+        yield (
+            f'{size} training',
+            _faster(
+                f'{size} training step, 800x1344', 's12', patch_size, bar, aim, 'train',
+                repetitions=repetitions,
+            ),
+        )  # fmt: skip
+        yield (
+            f'{size} training memory',
+            _memory(
+                f'peak memory of that step, {size}', 's12', patch_size, 0.55, '0.45x', 'train'
+            ),
+        )
+        yield (
+            f'{size} recomputing, memory',
+            _memory(
+                f'the same with every recomputation, {size}', 's12', patch_size, 0.3, '', 'train',
+                **RECOMPUTE,
+            ),
+        )  # fmt: skip
+        yield f'{size} recomputing, time', _recompute_time(patch_size, 3)
+    yield 'growth', _growth
+    yield '24 megapixels', _large_image
+    yield 'matrix-multiply rate', _share

@@ -1,0 +1,125 @@
+"""What is measured: our backbone, timm's, and what users would pick instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..models import XCiT
+from ..models.pyramid import Pyramid
+
+TIMM_SIZES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
+# Backbones that mmdet ships, with the widths of their levels.
+MMDET_BACKBONES: dict[str, tuple[dict[str, Any], list[int]]] = {
+    'resnet50': ({'type': 'ResNet', 'depth': 50}, [256, 512, 1024, 2048]),
+    'swin_t': ({'type': 'SwinTransformer', 'convert_weights': False}, [96, 192, 384, 768]),
+    'pvt_small': (
+        {'type': 'PyramidVisionTransformer', 'num_layers': [3, 4, 6, 3]},
+        [64, 128, 320, 512],
+    ),
+}
+NAMES = ('ours', 'timm', *MMDET_BACKBONES)
+
+
+class TimmBackbone(nn.Module):
+    """timm's XCiT, its features taken the way timm offers; rescaled by our pyramid if wanted."""
+
+    def __init__(self, arch: str, patch_size: int, pyramid: bool) -> None:
+        super().__init__()
+        import timm
+
+        name = f'xcit_{TIMM_SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
+        self.model = timm.create_model(name, pretrained=False)
+        # Features need neither class attention nor head.
+        self.indices = {12: [3, 5, 7, 11], 24: [7, 11, 15, 23]}[len(self.model.blocks)]
+        dims = self.model.embed_dim
+        self.pyramid = Pyramid(dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = self.model.forward_intermediates(
+            images, indices=self.indices, intermediates_only=True
+        )
+        return tuple(features) if self.pyramid is None else self.pyramid(features)
+
+
+def build_backbone(
+    name: str, arch: str = 's12', patch_size: int = 16, pyramid: bool = False, **options: Any
+) -> nn.Module:
+    """Build one of :data:`NAMES`.
+
+    Args:
+        name (str): ``ours``, ``timm``, ``resnet50``, ``swin_t`` or ``pvt_small``.
+        arch (str): Size of the XCiT.
+        patch_size (int): 8 or 16.
+        pyramid (bool): Whether an XCiT's features are rescaled.
+        **options: More arguments of our :class:`XCiT`.
+    """
+    if name == 'ours':
+        return XCiT(arch, patch_size, pyramid=pyramid, drop_path_rate=0.0, **options)
+    if name == 'timm':
+        return TimmBackbone(arch, patch_size, pyramid)
+    from mmdet.registry import MODELS
+    from mmdet.utils import register_all_modules
+
+    register_all_modules()
+    return MODELS.build(MMDET_BACKBONES[name][0])
+
+
+def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Module:
+    """mmdet's Mask R-CNN on one of the backbones."""
+    from mmdet.utils import register_all_modules
+    from mmengine.config import Config
+    from mmengine.registry import MODELS
+
+    register_all_modules()
+    base = Config.fromfile(_mmdet_mask_rcnn()).model
+    base.backbone = {'type': 'ResNet', 'depth': 50}
+    if name in MMDET_BACKBONES:
+        base.backbone, base.neck.in_channels = MMDET_BACKBONES[name]
+        return MODELS.build(base)
+    backbone = build_backbone(name, arch, patch_size, pyramid=True)
+    dims = backbone.embed_dims if isinstance(backbone, XCiT) else backbone.model.embed_dim
+    base.neck.in_channels = [dims] * 4
+    detector = MODELS.build(base)
+    detector.backbone = backbone
+    return detector
+
+
+def _mmdet_mask_rcnn() -> str:
+    from mmengine.utils import get_installed_path
+
+    folder = get_installed_path('mmdet')
+    return f'{folder}/.mim/configs/_base_/models/mask-rcnn_r50_fpn.py'
+
+
+def build_step(mode: str, model: nn.Module, height: int, width: int) -> Callable[[], None]:
+    """A function that does the work to be measured, once.
+
+    Args:
+        mode (str): ``infer`` or ``train`` for a backbone, ``detect`` for a detector.
+        model (nn.Module): What :func:`build_backbone` or :func:`build_detector` returned.
+        height (int): Height of the image.
+        width (int): Its width.
+    """
+    images = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+    def infer() -> None:
+        with torch.inference_mode():
+            model(images)
+
+    def train() -> None:
+        model.zero_grad(set_to_none=True)
+        features = model(images)
+        torch.stack([feature.square().mean() for feature in features]).sum().backward()
+
+    def detect() -> None:
+        from mmdet.structures import DetDataSample
+
+        shape = {'img_shape': (height, width), 'ori_shape': (height, width)}
+        sample = DetDataSample(metainfo={**shape, 'scale_factor': (1.0, 1.0)})
+        with torch.inference_mode():
+            model(images, [sample], mode='predict')
+
+    model.train(mode == 'train')
+    return {'infer': infer, 'train': train, 'detect': detect}[mode]

@@ -1,0 +1,75 @@
+"""Starts measurements in fresh processes and reads their results."""
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class BenchmarkError(RuntimeError):
+    """A measurement that did not end well."""
+
+
+def run_job(
+    measure: str,
+    candidates: Sequence[dict[str, Any]],
+    size: tuple[int, int],
+    mode: str = 'infer',
+    repetitions: int = 3,
+    threads: int = 2,
+) -> dict[str, Any]:
+    """Measure in a process of its own; see :mod:`.worker`.
+
+    Args:
+        measure (str): ``pair``, ``one`` or ``rate``.
+        candidates (Sequence[dict]): Arguments of :func:`.candidates.build_backbone`, or of
+            :func:`.candidates.build_detector`.
+        size (tuple[int, int]): Height and width of the image.
+        mode (str): ``infer``, ``train`` or ``detect``.
+        repetitions (int): How often each is timed.
+        threads (int): Threads of torch.
+    """
+    job = {
+        'measure': measure,
+        'candidates': list(candidates),
+        'size': list(size),
+        'mode': mode,
+        'repetitions': repetitions,
+        'threads': threads,
+    }
+    command = [sys.executable, '-m', 'xcit_mm.benchmark.worker', json.dumps(job)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    for line in run.stdout.splitlines():
+        if line.startswith('RESULT '):
+            return json.loads(line.removeprefix('RESULT '))
+    tail = '\n'.join(run.stderr.splitlines()[-5:])
+    raise BenchmarkError(f'{json.dumps(job)} ended with status {run.returncode}:\n{tail}')
+
+
+@dataclass
+class Ratio:
+    """A ratio of medians, with the range over the repetitions beside it."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f'{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})'
+
+
+def speedup(times: Sequence[Sequence[float]]) -> Ratio:
+    """How much faster the second candidate of a pair is than the first."""
+    ratios = [a / b for a, b in zip(*times, strict=True)]
+    value = statistics.median(times[0]) / statistics.median(times[1])
+    return Ratio(value, min(ratios), max(ratios))
+
+
+def exponent(pixels: Sequence[float], values: Sequence[float]) -> float:
+    """The slope of a line through the points in double logarithmic scale."""
+    import numpy as np
+
+    return float(np.polyfit(np.log(pixels), np.log(values), 1)[0])

@@ -1,0 +1,105 @@
+"""Runs in a process of its own, so that one measurement cannot disturb another.
+
+``python -m xcit_mm.benchmark.worker JOB`` with a job in JSON prints its result as one line of JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .candidates import build_backbone, build_detector, build_step
+
+
+def _status(field: str) -> float:
+    """A line of this process's status, in MB."""
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(f'{field}:'):
+            return int(line.split()[1]) / 1024
+    raise KeyError(field)
+
+
+def _build(candidate: dict[str, Any], mode: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if mode == 'detect':
+        return build_detector(**candidate)
+    return build_backbone(**candidate)
+
+
+def _seconds(step: Any) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
+    """Times of two candidates in alternating order, on the same weights if both are XCiT."""
+    first, second = (_build(candidate, job['mode']) for candidate in job['candidates'])
+    if [c['name'] for c in job['candidates']] == ['timm', 'ours']:
+        second.load_state_dict(first.model.state_dict())
+    steps = [build_step(job['mode'], model, *job['size']) for model in (first, second)]
+    for step in steps:
+        step()  # warm-up
+    times: list[list[float]] = [[], []]
+    for repetition in range(job['repetitions']):
+        for index in (0, 1) if repetition % 2 else (1, 0):
+            times[index].append(_seconds(steps[index]))
+    return {'times': times}
+
+
+def measure_one(job: dict[str, Any]) -> dict[str, Any]:
+    """Times and peak memory of one candidate."""
+    model = _build(job['candidates'][0], job['mode'])
+    # Loads the kernels, so that what follows is the work's own memory.
+    build_step(job['mode'], model, 64, 64)()
+    model.zero_grad(set_to_none=True)
+    step = build_step(job['mode'], model, *job['size'])
+    before = _status('VmRSS')
+    Path('/proc/self/clear_refs').write_text('5')  # reset the peak
+    times = [_seconds(step)]
+    peak = _status('VmHWM')
+    times += [_seconds(step) for _ in range(job['repetitions'] - 1)]
+    return {'times': times, 'peak_MB': peak - before, 'process_MB': peak}
+
+
+def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
+    """The machine's float32 matrix-multiply rate and, in the same run, a candidate's time."""
+    model = _build(job['candidates'][0], job['mode'])
+    step = build_step(job['mode'], model, *job['size'])
+    size = 2048
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    rates, times = [], []
+    step()
+    for _ in range(job['repetitions']):
+        for _ in range(5):
+            rates.append(2 * size**3 / _seconds(lambda: left @ right))
+        times.append(_seconds(step))
+    return {'rates': rates, 'times': times, 'flops': _flops(job)}
+
+
+def _flops(job: dict[str, Any]) -> int:
+    """Floating-point operations of the products that our backbone really does."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device('meta'):
+        model = build_backbone(**job['candidates'][0]).eval()
+        images = torch.empty(1, 3, *job['size'])
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(images)
+    return counter.get_total_flops()
+
+
+MEASURES = {'pair': measure_pair, 'one': measure_one, 'rate': measure_rate}
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    torch.set_num_threads(job['threads'])
+    print('RESULT ' + json.dumps(MEASURES[job['measure']](job)))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,46 @@
+# The embedded data set in ADE20k's layout; tools/train.py and test.py make it if it is missing.
+_base_ = 'mmseg::_base_/datasets/ade20k.py'
+
+shapes = dict(root='data/shapes', train=1200, val=200, size=128, seed=0)
+dataset_type = 'BaseSegDataset'
+data_root = 'data/shapes/ade'
+metainfo = dict(
+    classes=('background', 'circle', 'square', 'triangle', 'star', 'cross'),
+    palette=[
+        [60, 60, 60], [230, 80, 80], [80, 180, 80], [80, 120, 230], [230, 190, 60], [180, 90, 200],
+    ],
+)  # fmt: skip
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='RandomCrop', crop_size=(128, 128)),
+    dict(type='RandomFlip', prob=0.75, direction=['horizontal', 'vertical', 'diagonal']),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='PackSegInputs'),
+]
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=2,
+    dataset=dict(
+        type=dataset_type,
+        data_root=data_root,
+        metainfo=metainfo,
+        reduce_zero_label=True,
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    num_workers=2,
+    dataset=dict(
+        type=dataset_type,
+        data_root=data_root,
+        metainfo=metainfo,
+        reduce_zero_label=True,
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader

@@ -1,0 +1,210 @@
+"""Run a detector or a segmentor on images."""
+
+import argparse
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import mmcv
+import numpy as np
+from mmengine.config import Config
+from rich.progress import track
+
+from .common import UserError, check_checkpoint, load_config, task_of
+
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Detect or segment in images. Writes pictures (vis/) and predictions: COCO '
+        'JSON for detection, label PNGs for segmentation. Exit status 1 if an image could not be '
+        'read.'
+    )
+    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
+    parser.add_argument('--config', required=True, help='a config file')
+    parser.add_argument(
+        '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
+    )
+    parser.add_argument(
+        '--out-dir', default='work_dirs/infer', help='where results go (default: %(default)s)'
+    )
+    parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
+    parser.add_argument(
+        '--score-thr', type=float, default=0.3, help='draw boxes from this score (default: 0.3)'
+    )
+    parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
+    parser.add_argument('--force', action='store_true', help='overwrite earlier results')
+    return parser.parse_args()
+
+
+def find_images(inputs: Iterable[str]) -> list[Path]:
+    """Images named by files, folders (searched in depth) and globs, sorted, each once."""
+    found: dict[Path, None] = {}
+    for item in inputs:
+        path = Path(item)
+        if path.is_dir():
+            files = [f for f in sorted(path.rglob('*')) if f.suffix.lower() in IMAGE_SUFFIXES]
+        elif path.is_file():
+            files = [path]
+        else:
+            files = [Path(f) for f in sorted(glob.glob(item, recursive=True))]
+            files = [f for f in files if f.is_file()]
+        if not files:
+            raise UserError(f'{item} names no image: it is no file, and matches none.')
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def result_names(images: list[Path]) -> dict[Path, str]:
+    """A name for the results of each image: its stem, with folders where stems repeat."""
+    stems: dict[str, int] = {}
+    for image in images:
+        stems[image.stem] = stems.get(image.stem, 0) + 1
+    names = {
+        image: image.stem if stems[image.stem] == 1 else str(image).strip('./').replace(os.sep, '_')
+        for image in images
+    }
+    return names
+
+
+def read_image(path: Path) -> np.ndarray | None:
+    """The image as BGR, or None if it cannot be read."""
+    try:
+        return mmcv.imread(str(path), channel_order='bgr')
+    except Exception:  # whatever a damaged file makes a decoder raise
+        return None
+
+
+def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None) -> Any:
+    """mmdet's or mmseg's own inferencer."""
+    if task == 'mmdet':
+        from mmdet.apis import DetInferencer
+
+        return DetInferencer(cfg, checkpoint, device, show_progress=False)
+    from mmseg.apis import MMSegInferencer
+
+    inferencer = MMSegInferencer(cfg, checkpoint, device=device)
+    inferencer.show_progress = False
+    return inferencer
+
+
+class CocoWriter:
+    """Writes detections in COCO's layout, one image at a time, so that memory does not grow."""
+
+    def __init__(self, path: Path, classes: Iterable[str]) -> None:
+        self.path = path
+        self.unfinished = path.with_suffix('.unfinished')
+        self.images: list[dict] = []
+        self.count = 0
+        self.file: TextIO = self.unfinished.open('w', encoding='utf-8')
+        categories = [{'id': i, 'name': name} for i, name in enumerate(classes)]
+        self.file.write(f'{{"categories": {json.dumps(categories)},\n"annotations": [')
+
+    def add(self, path: Path, sample: Any) -> None:
+        """Add the predictions of one image."""
+        image_id = len(self.images)
+        height, width = sample.ori_shape[:2]
+        image = {'id': image_id, 'file_name': str(path), 'height': height, 'width': width}
+        self.images.append(image)
+        for annotation in detections(sample.pred_instances, image_id):
+            self.file.write((',\n' if self.count else '\n') + json.dumps(annotation))
+            self.count += 1
+
+    def close(self) -> None:
+        """Finish the file; only now it exists under its name."""
+        self.file.write(f'\n],\n"images": {json.dumps(self.images)}}}\n')
+        self.file.close()
+        os.replace(self.unfinished, self.path)
+
+
+def detections(instances: Any, image_id: int) -> Iterator[dict[str, Any]]:
+    """Predictions of an image as COCO annotations with scores."""
+    from mmdet.structures.mask import encode_mask_results
+
+    boxes = instances.bboxes.cpu().numpy()
+    masks = encode_mask_results(instances.masks.cpu().numpy()) if 'masks' in instances else None
+    for i, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+        annotation = {
+            'image_id': image_id,
+            'category_id': int(instances.labels[i]),
+            'bbox': [x1, y1, x2 - x1, y2 - y1],
+            'score': float(instances.scores[i]),
+        }
+        if masks is not None:
+            counts = masks[i]['counts']
+            counts = counts.decode() if isinstance(counts, bytes) else counts
+            annotation['segmentation'] = {'size': list(masks[i]['size']), 'counts': counts}
+        yield annotation
+
+
+def main() -> int:
+    args = parse_args()
+    images = find_images(args.inputs)
+    cfg = load_config(args.config)
+    task = task_of(cfg)
+    check_checkpoint(args.checkpoint)
+    out_dir = Path(args.out_dir)
+    results = out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
+    if results.exists() and not args.force:
+        raise UserError(f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.')
+    out_dir.mkdir(parents=True, exist_ok=True)
+    inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
+    classes = inferencer.visualizer.dataset_meta['classes']
+    writer = CocoWriter(results, classes) if task == 'mmdet' else None
+    if writer is None:
+        results.mkdir(exist_ok=True)
+    names, skipped = result_names(images), []
+    for path in track(images, description='images'):
+        image = read_image(path)
+        if image is None:
+            skipped.append(path)
+            continue
+        (sample,) = _predict(inferencer, task, image)
+        if writer is not None:
+            writer.add(path, sample)
+        else:
+            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+            mmcv.imwrite(labels, str(results / f'{names[path]}.png'))
+        if not args.no_vis:
+            _draw(inferencer.visualizer, task, image, sample, args.score_thr, out_dir, names[path])
+    if writer is not None:
+        writer.close()
+    for path in skipped:
+        print(f'skipped, cannot be read: {path}')
+    print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
+    if not args.no_vis:
+        print(f'pictures: {out_dir / "vis"}')
+    return 1 if skipped else 0
+
+
+def _predict(inferencer: Any, task: str, image: np.ndarray) -> list[Any]:
+    if task == 'mmdet':
+        outputs = inferencer(image, return_datasamples=True, no_save_vis=True, out_dir='')
+        return outputs['predictions']
+    output = inferencer(image, return_datasamples=True)
+    return output if isinstance(output, list) else [output]
+
+
+def _draw(
+    visualizer: Any,
+    task: str,
+    image: np.ndarray,
+    sample: Any,
+    score_thr: float,
+    out_dir: Path,
+    name: str,
+) -> None:
+    options = {'pred_score_thr': score_thr} if task == 'mmdet' else {'with_labels': False}
+    visualizer.add_datasample(
+        name,
+        mmcv.bgr2rgb(image),
+        data_sample=sample,
+        draw_gt=False,
+        show=False,
+        out_file=str(out_dir / 'vis' / f'{name}.png'),
+        **options,
+    )

@@ -1,0 +1,171 @@
+"""Test a detector or a segmentor."""
+
+import argparse
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.dist import is_main_process
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from ..tables import format_table
+from .common import (
+    UserError,
+    add_run_arguments,
+    check_checkpoint,
+    check_datasets,
+    load_config,
+    prepare,
+    task_of,
+)
+
+# task -> the evaluator that --eval sets, its setting, and the metrics that it has
+METRICS = {
+    'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
+    'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
+}
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Test a detector or a segmentor. Several processes: tools/dist_test.sh.'
+    )
+    parser.add_argument('config', help='a config file, or xcit_mm::detection/NAME.py')
+    parser.add_argument(
+        'checkpoint', help='a path, a web address, or a short name such as xcit://coco/s12/8'
+    )
+    parser.add_argument(
+        '--eval',
+        nargs='+',
+        metavar='METRIC',
+        help='what to measure, whatever the config says: bbox segm proposal proposal_fast for '
+        'detection, mIoU mDice mFscore for segmentation',
+    )
+    add_run_arguments(parser)
+    parser.add_argument(
+        '--out', help='predictions: a .pkl file for detection, a folder of PNGs for segmentation'
+    )
+    parser.add_argument('--json', metavar='FILE', help='write the metrics to a JSON file')
+    parser.add_argument('--force', action='store_true', help='overwrite --out and --json')
+    parser.add_argument('--show', action='store_true', help='show predictions in a window')
+    parser.add_argument('--show-dir', help='a folder for pictures of the predictions')
+    parser.add_argument(
+        '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
+    )
+    parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    return parser.parse_args()
+
+
+def set_metrics(cfg: Config, metrics: list[str]) -> None:
+    """Set the metrics of the evaluator.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        metrics (list[str]): Names of :data:`METRICS`.
+    """
+    task = task_of(cfg)
+    evaluator_type, setting, known = METRICS[task]
+    if task == 'mmdet' and not _has_key(cfg.model, 'mask'):
+        known = tuple(name for name in known if name != 'segm')
+    unknown = [name for name in metrics if name not in known]
+    if unknown:
+        raise UserError(f'--eval {" ".join(unknown)}: this model has {", ".join(known)}.')
+    evaluators = cfg.test_evaluator
+    for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
+        if str(evaluator.get('type')).split('.')[-1] == evaluator_type:
+            evaluator[setting] = list(metrics)
+            return
+    raise UserError(f'--eval needs a {evaluator_type} as test_evaluator in the config.')
+
+
+def _has_key(node: Any, part: str) -> bool:
+    if isinstance(node, dict):
+        return any(part in key or _has_key(value, part) for key, value in node.items())
+    if isinstance(node, (list, tuple)):
+        return any(_has_key(value, part) for value in node)
+    return False
+
+
+def set_output(cfg: Config, args: argparse.Namespace) -> None:
+    """Settings for predictions and pictures."""
+    for path in (args.json, args.out):
+        if path and Path(path).exists() and not args.force:
+            raise UserError(f'{path} exists already; --force overwrites it.')
+    task = task_of(cfg)
+    if args.show or args.show_dir:
+        hook = cfg.default_hooks.visualization
+        hook.draw = True
+        hook.show, hook.wait_time = args.show, args.wait_time
+        if args.show_dir and task == 'mmdet':
+            hook.test_out_dir = args.show_dir
+        elif args.show_dir:
+            cfg.visualizer.save_dir = args.show_dir
+    if args.out is None:
+        return
+    if task == 'mmseg':
+        cfg.test_evaluator.output_dir = args.out
+        cfg.test_evaluator.keep_results = True
+    else:
+        if not args.out.endswith(('.pkl', '.pickle')):
+            raise UserError(f'--out must end in .pkl for detection, not {args.out}.')
+        evaluators = cfg.test_evaluator
+        evaluators = [evaluators] if isinstance(evaluators, dict) else list(evaluators)
+        cfg.test_evaluator = [*evaluators, dict(type='DumpDetResults', out_file_path=args.out)]
+
+
+def set_tta(cfg: Config) -> None:
+    """Wrap the model for test-time augmentation; a flip where the config has no settings for it."""
+    dataset = cfg.test_dataloader.dataset
+    while 'dataset' in dataset:
+        dataset = dataset.dataset
+    if task_of(cfg) == 'mmdet':
+        nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
+        cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
+        if 'tta_pipeline' not in cfg:
+            *pipeline, pack = deepcopy(list(dataset.pipeline))
+            keys = (*pack.get('meta_keys', ()), 'flip', 'flip_direction')
+            flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+            augment = [flips, [dict(pack, meta_keys=keys)]]
+            cfg.tta_pipeline = [*pipeline, dict(type='TestTimeAug', transforms=augment)]
+    dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str, Any]]:
+    """Rows of the closing table: the metrics asked for."""
+    rows = [{'metric': name, 'value': value} for name, value in metrics.items()]
+    if not wanted:
+        return rows
+    keys = {'mIoU': ('IoU', 'Acc'), 'mDice': ('Dice', 'Acc'), 'proposal_fast': ('AR@',)}
+    parts = [part for name in wanted for part in keys.get(name, (name,))]
+    chosen = [row for row in rows if any(part in row['metric'] for part in parts)]
+    return chosen or rows
+
+
+def main() -> None:
+    args = parse_args()
+    cfg = load_config(args.config, args.cfg_options)
+    if args.eval:
+        set_metrics(cfg, args.eval)
+    set_output(cfg, args)
+    check_checkpoint(args.checkpoint)
+    check_datasets(cfg, ('test_dataloader',))
+    cfg.load_from = args.checkpoint
+    prepare(cfg, args)
+    if args.tta:
+        set_tta(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    metrics = runner.test()
+    if not is_main_process():
+        return
+    print('\n' + format_table(select(metrics, args.eval)))
+    if args.json:
+        text = json.dumps({name: float(value) for name, value in metrics.items()}, indent=1)
+        Path(args.json).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.json).write_text(text + '\n', encoding='utf-8')
+    for what, path in (('metrics', args.json), ('predictions', args.out), ('pictures', args.show_dir)):
+        if path:
+            print(f'{what}: {path}')

@@ -1,0 +1,98 @@
+"""Train a detector or a segmentor."""
+
+import argparse
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from .common import (
+    UserError,
+    add_run_arguments,
+    check_checkpoint,
+    check_datasets,
+    load_config,
+    prepare,
+    task_of,
+)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Train a detector or a segmentor. Several processes: tools/dist_train.sh.'
+    )
+    parser.add_argument('config', help='a config file, or xcit_mm::detection/NAME.py')
+    add_run_arguments(parser)
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from a checkpoint; without one, from the latest in the work folder',
+    )
+    parser.add_argument('--amp', action='store_true', help='mixed precision (needs CUDA)')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help="scale the learning rate from the config's batch size to the one in use",
+    )
+    parser.add_argument('--seed', type=int, help='seed of all random numbers')
+    parser.add_argument(
+        '--deterministic', action='store_true', help='deterministic algorithms only (slower)'
+    )
+    parser.add_argument('--no-validate', action='store_true', help='no validation while training')
+    return parser.parse_args()
+
+
+def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
+    """Write the arguments into the config."""
+    if args.amp:
+        if not torch.cuda.is_available():
+            raise UserError('--amp needs a CUDA device, and there is none.')
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise UserError(
+                '--auto-scale-lr needs auto_scale_lr = dict(base_batch_size=...) in the config.'
+            )
+        cfg.auto_scale_lr.enable = True
+    if args.seed is not None or args.deterministic:
+        cfg.randomness = dict(seed=args.seed, deterministic=args.deterministic)
+    if args.no_validate:
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    if args.resume == 'auto':
+        cfg.resume, cfg.load_from = True, None
+    elif args.resume is not None:
+        cfg.resume, cfg.load_from = True, args.resume
+
+
+def main() -> None:
+    args = parse_args()
+    cfg = load_config(args.config, args.cfg_options)
+    task_of(cfg)
+    apply_arguments(cfg, args)
+    check_checkpoint(cfg.get('load_from'))
+    check_pretrained(cfg)
+    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
+    prepare(cfg, args)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
+        print_log(
+            f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
+            'Stop it and add --resume to go on from them.',
+            'current',
+            30,
+        )
+    runner.train()
+    print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
+
+
+def check_pretrained(cfg: Config) -> None:
+    """Raise if the backbone is to start from a file that is not there."""
+    init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
+    if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
+        check_checkpoint(init_cfg.get('checkpoint'))

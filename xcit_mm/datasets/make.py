@@ -1,0 +1,202 @@
+"""Writes scenes of shapes in the layouts of COCO and ADE20k.
+
+``root/coco`` and ``root/ade`` are what mmdet's ``CocoDataset`` and mmseg's data sets read without
+special code. The two have the same images.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from filelock import FileLock
+from pycocotools import mask as coco_mask
+from rich.progress import Progress
+
+from .shapes import CLASSES, Scene, Shape, draw_scene
+
+# split -> names of its folders in COCO and in ADE20k
+SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
+# Label PNGs, as in ADE20k: 0 is unlabelled, classes count from 1.
+SEGMENTATION_CLASSES = ('background', *CLASSES)
+SPEC_FILE = 'shapes.json'
+
+
+def make_shapes(
+    root: str | os.PathLike,
+    train: int = 400,
+    val: int = 100,
+    size: int = 128,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Path:
+    """Make a data set; the same arguments give the same bytes.
+
+    Args:
+        root (str or PathLike): Its folder, made as a whole or not at all.
+        train (int): Number of images for training. Defaults to 400.
+        val (int): Number of images for validation. Defaults to 100.
+        size (int): Height and width of most images; a third are wider or taller. Defaults to 128.
+        seed (int): Seed of all chance. Defaults to 0.
+        overwrite (bool): Whether an existing folder is replaced. Defaults to False.
+    """
+    root = Path(root)
+    if min(train, val) < 1 or size < 32 or seed < 0:
+        raise ValueError('train and val must be at least 1, size at least 32, seed at least 0')
+    if root.exists() and not overwrite:
+        raise FileExistsError(f'{root} exists already')
+    unfinished = root.with_name(root.name + '.unfinished')
+    shutil.rmtree(unfinished, ignore_errors=True)
+    counts = {'train': train, 'val': val}
+    with Progress() as progress:
+        task = progress.add_task('drawing shapes', total=train + val)
+        for number, (split, count) in enumerate(counts.items()):
+            writer = _SplitWriter(unfinished, split)
+            for index in range(count):
+                # Each image has a stream of chance of its own: their order does not matter.
+                rng = np.random.default_rng([seed, number, index])
+                height, width = _image_size(rng, size)
+                writer.add(index, draw_scene(rng, height, width))
+                progress.advance(task)
+            writer.close()
+    spec = {'train': train, 'val': val, 'size': size, 'seed': seed}
+    (unfinished / SPEC_FILE).write_text(json.dumps(spec) + '\n', encoding='utf-8')
+    if root.exists():
+        shutil.rmtree(root)
+    unfinished.rename(root)
+    return root
+
+
+def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
+    """Make a data set unless it is there with these arguments; see :func:`make_shapes`.
+
+    Processes that start together wait for the one that makes it.
+    """
+    root = Path(root)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f'{root}.lock'):
+        if not root.exists():
+            return make_shapes(root, **spec)
+        path = root / SPEC_FILE
+        found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
+        if found is None or any(found.get(key) != value for key, value in spec.items()):
+            raise FileExistsError(
+                f'{root} exists, but was made with {found}, not {spec}. Remove it, or choose '
+                'another folder.'
+            )
+    return root
+
+
+def _image_size(rng: np.random.Generator, size: int) -> tuple[int, int]:
+    longer = size * 5 // 4
+    return ((size, size), (size, size), (size, size), (size, size), (size, longer), (longer, size))[
+        rng.integers(6)
+    ]
+
+
+class _SplitWriter:
+    """Writes the images and annotations of one split in both layouts."""
+
+    def __init__(self, root: Path, split: str) -> None:
+        coco_name, ade_name = SPLITS[split]
+        self.split = split
+        self.coco_images = root / 'coco' / coco_name
+        self.coco_file = root / 'coco' / 'annotations' / f'instances_{coco_name}.json'
+        self.ade_images = root / 'ade' / 'images' / ade_name
+        self.ade_labels = root / 'ade' / 'annotations' / ade_name
+        for folder in (
+            self.coco_images,
+            self.coco_file.parent,
+            self.ade_images,
+            self.ade_labels,
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.images: list[dict] = []
+        self.annotations: list[dict] = []
+
+    def add(self, index: int, scene: Scene) -> None:
+        height, width = scene.image.shape[:2]
+        name = f'{index + 1:012d}.jpg'
+        encoded = cv2.imencode('.jpg', scene.image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+        (self.coco_images / name).write_bytes(encoded)
+        image_id = index + 1
+        self.images.append({'id': image_id, 'file_name': name, 'height': height, 'width': width})
+        for shape in scene.shapes:
+            annotation = {'id': len(self.annotations) + 1, 'image_id': image_id}
+            self.annotations.append({**annotation, **_annotation(shape)})
+        ade_name = f'ADE_{self.split}_{image_id:08d}'
+        (self.ade_images / f'{ade_name}.jpg').write_bytes(encoded)
+        cv2.imwrite(str(self.ade_labels / f'{ade_name}.png'), _labels(scene))
+
+    def close(self) -> None:
+        content = {
+            'info': {'description': 'shapes, made by xcit_mm'},
+            'licenses': [],
+            'categories': [{'id': i + 1, 'name': name} for i, name in enumerate(CLASSES)],
+            'images': self.images,
+            'annotations': self.annotations,
+        }
+        self.coco_file.write_text(json.dumps(content), encoding='utf-8')
+
+
+def _annotation(shape: Shape) -> dict[str, Any]:
+    rows, columns = np.nonzero(shape.mask)
+    x, y = int(columns.min()), int(rows.min())
+    box = [x, y, int(columns.max()) - x + 1, int(rows.max()) - y + 1]
+    return {
+        'category_id': shape.label + 1,
+        'bbox': box,
+        'area': int(shape.mask.sum()),
+        'iscrowd': int(shape.is_crowd),
+        'segmentation': _run_lengths(shape.mask) if shape.is_crowd else _polygons(shape.mask),
+    }
+
+
+def _polygons(mask: np.ndarray) -> list[list[float]]:
+    """Outlines of the visible parts; in COCO's polygons pixel (x, y) covers x...x + 1."""
+    enlarged = cv2.resize(
+        mask.astype(np.uint8), None, fx=4, fy=4, interpolation=cv2.INTER_NEAREST
+    )
+    contours, _ = cv2.findContours(enlarged, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    polygons = []
+    for contour in sorted(contours, key=lambda c: c[:, 0].tolist()):
+        simple = cv2.approxPolyDP(contour, 1.5, closed=True)[:, 0]
+        if len(simple) >= 3:
+            polygons.append(((simple + 0.5) / 4).round(2).ravel().tolist())
+    if not polygons:  # a few pixels in a line: their box
+        rows, columns = np.nonzero(mask)
+        x, y, right, low = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        polygons = [[float(v) for v in (x, y, right, y, right, low, x, low)]]
+    return polygons
+
+
+def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    """Crowds have uncompressed run lengths, down the columns, beginning with zeros."""
+    flat = np.asfortranarray(mask).ravel(order='F')
+    changes = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
+    if flat[0]:
+        counts.insert(0, 0)
+    return {'counts': counts, 'size': list(mask.shape)}
+
+
+def _labels(scene: Scene) -> np.ndarray:
+    """The label PNG: outlines of shapes and crowds are unlabelled, all else has a class."""
+    labels = np.ones(scene.image.shape[:2], np.uint8)
+    for shape in scene.shapes:
+        labels[shape.mask] = 0 if shape.is_crowd else shape.label + 2
+    edges = cv2.morphologyEx(labels, cv2.MORPH_GRADIENT, np.ones((2, 2), np.uint8))
+    labels[edges > 0] = 0
+    return labels
+
+
+def decode(annotation: dict[str, Any], height: int, width: int) -> np.ndarray:
+    """The mask of an annotation by COCO's own tools; to look at what was written."""
+    segmentation = annotation['segmentation']
+    if isinstance(segmentation, list):
+        parts = coco_mask.frPyObjects(segmentation, height, width)
+        return coco_mask.decode(coco_mask.merge(parts)).astype(bool)
+    return coco_mask.decode(coco_mask.frPyObjects(segmentation, height, width)).astype(bool)

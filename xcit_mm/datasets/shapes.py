@@ -1,0 +1,179 @@
+"""Draws scenes of shapes: the pixels and, for every shape, what of it is visible.
+
+Class is shape alone: colour, texture, size, rotation and place say nothing about it.
+"""
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+
+CLASSES = ('circle', 'square', 'triangle', 'star', 'cross')
+# Shapes of which less than this part is visible are not annotated.
+MIN_VISIBLE = 0.35
+MIN_AREA = 20
+# Sub-pixel bits of OpenCV's drawing functions.
+SHIFT = 4
+
+
+@dataclass
+class Shape:
+    """One shape of a scene.
+
+    Args:
+        label (int): Index into :data:`CLASSES`.
+        mask (np.ndarray): Its visible pixels, bool (H, W).
+        full_area (int): Number of its pixels before anything covered it.
+        is_crowd (bool): Whether it is a group of small shapes, as COCO's crowds.
+    """
+
+    label: int
+    mask: np.ndarray
+    full_area: int
+    is_crowd: bool = False
+
+
+@dataclass
+class Scene:
+    """An image (H, W, 3) in BGR and its shapes, from back to front."""
+
+    image: np.ndarray
+    shapes: list[Shape] = field(default_factory=list)
+
+
+def outline(label: int) -> np.ndarray:
+    """The outline of a class around the origin, with a radius of about 1, (N, 2)."""
+    name = CLASSES[label]
+    if name == 'circle':
+        angle = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+        return np.stack([np.cos(angle), np.sin(angle)], 1) * 0.9
+    if name == 'square':
+        return np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.78
+    if name == 'triangle':
+        angle = np.pi / 2 + np.arange(3) * 2 * np.pi / 3
+        return np.stack([np.cos(angle), np.sin(angle)], 1) * 1.1
+    if name == 'star':
+        angle = np.pi / 2 + np.arange(10) * np.pi / 5
+        radius = np.where(np.arange(10) % 2, 0.42, 1.1)
+        return np.stack([np.cos(angle), np.sin(angle)], 1) * radius[:, None]
+    arm = 0.33
+    corners = [(arm, 1), (arm, arm), (1, arm), (1, -arm), (arm, -arm), (arm, -1)]
+    return np.array(corners + [(-x, -y) for x, y in corners])
+
+
+def draw_scene(rng: np.random.Generator, height: int, width: int) -> Scene:
+    """A scene with a background and, mostly, some shapes.
+
+    Args:
+        rng (np.random.Generator): Where all chance comes from.
+        height (int): Height of the image.
+        width (int): Its width.
+    """
+    scene = Scene(_background(rng, height, width))
+    chance = rng.random()
+    if chance < 0.05:
+        return _with_noise(rng, scene)  # an image without objects
+    for _ in range(rng.integers(1, 6)):
+        label, radius = int(rng.integers(len(CLASSES))), _radius(rng, height, width)
+        margin = 0.5 * radius
+        center = rng.uniform((margin, margin), (width - margin, height - margin))
+        _paint(rng, scene, label, _fill(height, width, _place(rng, label, center, radius)))
+    if chance > 0.95:
+        _paint_crowd(rng, scene)
+    scene.shapes = [shape for shape in scene.shapes if _is_worth_annotating(shape)]
+    return _with_noise(rng, scene)
+
+
+def _radius(rng: np.random.Generator, height: int, width: int) -> float:
+    """Small ones are as likely as large ones."""
+    return float(np.exp(rng.uniform(np.log(0.08), np.log(0.28)))) * min(height, width)
+
+
+def _place(
+    rng: np.random.Generator, label: int, center: np.ndarray, radius: float
+) -> np.ndarray:
+    angle = rng.uniform(0, 2 * np.pi)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    stretch = np.diag(rng.uniform(0.85, 1.15, 2))
+    return outline(label) @ stretch @ rotation.T * radius + center
+
+
+def _fill(height: int, width: int, polygon: np.ndarray) -> np.ndarray:
+    mask = np.zeros((height, width), np.uint8)
+    points = np.round(polygon * 2**SHIFT).astype(np.int32)
+    cv2.fillPoly(mask, [points], 1, lineType=cv2.LINE_8, shift=SHIFT)
+    return mask.astype(bool)
+
+
+def _paint(
+    rng: np.random.Generator, scene: Scene, label: int, mask: np.ndarray, is_crowd: bool = False
+) -> None:
+    if not mask.any():
+        return
+    _cover(scene, mask)
+    height, width = mask.shape
+    behind = scene.image[mask].mean(0)
+    color = rng.uniform(0, 255, 3)
+    while np.abs(color - behind).sum() < 150:  # nobody could see it
+        color = rng.uniform(0, 255, 3)
+    texture = _gradient(rng, height, width, rng.uniform(0, 40))
+    scene.image[mask] = np.clip(color + texture[mask, None], 0, 255)
+    scene.shapes.append(Shape(label, mask, int(mask.sum()), is_crowd))
+
+
+def _cover(scene: Scene, mask: np.ndarray) -> None:
+    """What is behind a new shape is not visible any more."""
+    for shape in scene.shapes:
+        shape.mask &= ~mask
+
+
+def _paint_crowd(rng: np.random.Generator, scene: Scene) -> None:
+    height, width = scene.image.shape[:2]
+    label = int(rng.integers(len(CLASSES)))
+    spread = 0.12 * min(height, width)
+    middle = rng.uniform((spread, spread), (width - spread, height - spread))
+    mask = np.zeros((height, width), bool)
+    for _ in range(12):
+        center = middle + rng.uniform(-spread, spread, 2)
+        mask |= _fill(height, width, _place(rng, label, center, 0.04 * min(height, width)))
+    _paint(rng, scene, label, mask, is_crowd=True)
+
+
+def _is_worth_annotating(shape: Shape) -> bool:
+    visible = int(shape.mask.sum())
+    return visible >= MIN_AREA and visible >= MIN_VISIBLE * shape.full_area
+
+
+def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """A gradient, and on most images stripes, a checkerboard or blobs upon it."""
+    color = rng.uniform(40, 215, 3)
+    image = color + _gradient(rng, height, width, rng.uniform(0, 60))[..., None]
+    tint = rng.uniform(-1, 1, 3) * rng.uniform(10, 45)
+    y, x = np.mgrid[:height, :width]
+    angle = rng.uniform(0, np.pi)
+    along, across = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+    period = rng.uniform(0.08, 0.4) * min(height, width)
+    kind = rng.integers(4)
+    if kind == 1:
+        image = image + tint * np.sign(np.sin(2 * np.pi * along / period))[..., None]
+    elif kind == 2:
+        board = np.sign(np.sin(2 * np.pi * along / period) * np.sin(2 * np.pi * across / period))
+        image = image + tint * board[..., None]
+    elif kind == 3:
+        coarse = rng.normal(size=(6, 6)).astype(np.float32)
+        blobs = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+        image = image + tint * blobs[..., None]
+    return np.clip(image, 0, 255)
+
+
+def _gradient(rng: np.random.Generator, height: int, width: int, strength: float) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    angle = rng.uniform(0, 2 * np.pi)
+    ramp = (x / width - 0.5) * np.cos(angle) + (y / height - 0.5) * np.sin(angle)
+    return ramp * strength * 2
+
+
+def _with_noise(rng: np.random.Generator, scene: Scene) -> Scene:
+    noise = rng.normal(scale=rng.uniform(0, 10), size=scene.image.shape)
+    scene.image = np.clip(np.round(scene.image + noise), 0, 255).astype(np.uint8)
+    return scene

@@ -1,0 +1,74 @@
+"""A progress bar while training: draws on a terminal, stays quiet in a log."""
+
+import sys
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+@HOOKS.register_module()
+class ProgressBarHook(Hook):
+    """Shows epoch, iteration, loss, learning rate, time left and the last metric.
+
+    mmengine's own log lines go on; on a terminal they scroll above the bar.
+
+    Args:
+        key_metric (str, optional): Name, or part of the name, of the metric to show. Defaults to
+            None, the first of ``mAP`` and ``mIoU`` that validation reports.
+    """
+
+    priority = 'VERY_LOW'
+
+    def __init__(self, key_metric: str | None = None) -> None:
+        self.key_metrics = (key_metric,) if key_metric else ('mAP', 'mIoU')
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.metric = ''
+
+    def before_train(self, runner: Runner) -> None:
+        """Start the bar, on the main process and on a terminal only."""
+        if runner.rank != 0 or not sys.stderr.isatty():
+            return
+        columns = (TextColumn('{task.description}'), BarColumn(bar_width=24))
+        self.progress = Progress(
+            *columns,
+            TextColumn('{task.completed}/{task.total}'),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.task = self.progress.add_task('training', total=runner.max_iters, completed=runner.iter)
+        self.progress.start()
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: dict | None = None
+    ) -> None:
+        """Move on by one iteration."""
+        if self.progress is None:
+            return
+        loss = float((outputs or {}).get('loss', float('nan')))
+        rate = runner.optim_wrapper.get_lr()
+        lr = next(iter(rate.values()))[0]
+        epochs = f'epoch {runner.epoch + 1}/{runner.max_epochs} ' if runner.max_epochs > 1 else ''
+        text = f'{epochs}loss {loss:.3f} lr {lr:.1e}{self.metric}'
+        self.progress.update(self.task, description=text, completed=runner.iter + 1)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Remember the last metric."""
+        for key in self.key_metrics:
+            for name, value in (metrics or {}).items():
+                if key in name:
+                    self.metric = f' {name.split("/")[-1]} {value:.3g}'
+                    return
+
+    def after_train(self, runner: Runner) -> None:
+        """Leave the finished bar on the screen."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Give the terminal back."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -104,4 +105,56 @@ def classifier_table() -> list[dict[str, Any]]:
                         'paper_gflops': gflops,
                     }
                 )
+    return rows
+
+
+# Our configs for the columns of the paper's tables, and whether the pyramid counts in them.
+PAPER_HEADS = (
+    ('COCO, Mask R-CNN', 'coco_mask_rcnn_3x', 0, 'detection/mask_rcnn_xcit_{}_3x.py', True),
+    ('ADE20k, Semantic FPN', 'ade20k', 0, 'segmentation/sem_fpn_xcit_{}_80k.py', False),
+    ('ADE20k, UperNet', 'ade20k', 2, 'segmentation/upernet_xcit_{}_160k.py', False),
+)
+HEADS_RULE = (
+    'Millions, truncated to 0.1. COCO: the whole detector. ADE20k: the whole segmentor with its '
+    'auxiliary head, without the transposed convolutions that rescale the features, and the '
+    'BatchNorm between two of them.'
+)
+
+
+def config_parameters(config: str, with_pyramid: bool = True) -> int:
+    """The number of parameters of the model of one of our configs.
+
+    Args:
+        config (str): Its path below ``configs/``.
+        with_pyramid (bool): Whether the layers that rescale the features count.
+    """
+    from mmengine.hub import get_config
+    from mmengine.registry import MODELS, init_default_scope
+
+    cfg = get_config(f'xcit_mm::{config}')
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'), warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of mmseg about itself
+        model = MODELS.build(cfg.model)
+    left_out = 0 if with_pyramid else count_parameters(model.backbone.pyramid)
+    return count_parameters(model) - left_out
+
+
+def heads_table() -> list[dict[str, Any]]:
+    """Parameters of the paper's detectors and segmentors, ours beside the paper's."""
+    rows = []
+    for head, table, column, pattern, with_pyramid in PAPER_HEADS:
+        for size, values in paper_tables()[table]['xcit'].items():
+            config = pattern.format(size.lower().replace('/', '_'))
+            parameters = config_parameters(config, with_pyramid)
+            ours = parameters // 100_000 / 10
+            rows.append(
+                {
+                    'head': head,
+                    'model': f'XCiT-{size}',
+                    'params_M': ours,
+                    'paper_params_M': values[column],
+                    'agree': 'yes' if ours == values[column] else 'NO',
+                }
+            )
     return rows

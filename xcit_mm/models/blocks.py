@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from .feed_forward import FeedForward, add_feed_forward, feed_forward_residual
 from .lpi import LPI
+from .recompute import recomputed
 from .xca import XCA
 
 LAYER_NORM_EPS = 1e-6
@@ -27,6 +28,8 @@ class XCiTLayer(BaseModule):
         layer_scale_init (float): Initial value of LayerScale.
         norm_cfg (dict): Config of the BatchNorm layers.
         attention (str): Form of the attention, see :class:`XCA`.
+        with_cp (bool): Whether backward computes everything again from the layer's input and that
+            of its feed-forward. Includes ``recompute_ffn``.
         recompute_ffn (bool): See :func:`feed_forward_residual`.
     """
 
@@ -40,11 +43,13 @@ class XCiTLayer(BaseModule):
         layer_scale_init: float,
         norm_cfg: dict,
         attention: str,
+        with_cp: bool,
         recompute_ffn: bool,
     ) -> None:
         super().__init__()
         self.layer_scale_init = layer_scale_init
-        self.recompute_ffn = recompute_ffn
+        self.with_cp = with_cp
+        self.recompute_ffn = recompute_ffn or with_cp
         self.norm1 = nn.LayerNorm(embed_dims, eps=LAYER_NORM_EPS)
         self.xca = XCA(embed_dims, num_heads, qkv_bias, attention)
         self.gamma1 = nn.Parameter(torch.full((embed_dims,), float(layer_scale_init)))
@@ -65,8 +70,10 @@ class XCiTLayer(BaseModule):
             inplace (bool): Whether the result may overwrite ``x``. Only where autograd is off.
         """
         if torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
-            x = self._add(x, self.xca(self.norm1(x), self.gamma1))
-            x = self._add(x, self.lpi(self.norm3(x), grid, self.gamma3))
+            if self.with_cp and torch.is_grad_enabled():
+                x = recomputed(self, self._mix, x, grid)
+            else:
+                x = self._mix(x, grid)
             return feed_forward_residual(
                 x, self.norm2, self.ffn, self.gamma2, self._path_scale(x), self.recompute_ffn
             )
@@ -75,6 +82,11 @@ class XCiTLayer(BaseModule):
         self.lpi.add_to(x, grid, self.norm3, self.gamma3)
         add_feed_forward(x, self.norm2, self.ffn, self.gamma2)
         return x
+
+    def _mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The two branches in which tokens interact, for training."""
+        x = self._add(x, self.xca(self.norm1(x), self.gamma1))
+        return self._add(x, self.lpi(self.norm3(x), grid, self.gamma3))
 
     def _add(self, x: Tensor, branch: Tensor) -> Tensor:
         scale = self._path_scale(x)

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .chunks import MIN_ROWS, chunk_length
 from .layout import map_to_tokens
+from .recompute import recomputed
 
 
 class ConvNorm(nn.Module):
@@ -23,6 +24,9 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.conv(x))
+
+    def with_gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(self(x))
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of the one convolution that this is with fixed statistics."""
@@ -51,12 +55,20 @@ class ConvPatchEmbed(BaseModule):
         embed_dims (int): Width d of the tokens.
         patch_size (int): 8 or 16.
         norm_cfg (dict): Config of the BatchNorm layers.
+        with_cp (bool): Whether backward computes each convolution again from its input. Defaults
+            to False.
     """
 
     def __init__(
-        self, in_channels: int, embed_dims: int, patch_size: int, norm_cfg: dict
+        self,
+        in_channels: int,
+        embed_dims: int,
+        patch_size: int,
+        norm_cfg: dict,
+        with_cp: bool = False,
     ) -> None:
         super().__init__()
+        self.with_cp = with_cp
         halvings = int(math.log2(patch_size))
         widths = [in_channels, *(embed_dims >> i for i in reversed(range(halvings)))]
         self.embed_dims = embed_dims
@@ -71,9 +83,12 @@ class ConvPatchEmbed(BaseModule):
         if fixed and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._over_strips(images)
         x = images
-        for layer in self.layers[:-1]:
-            x = F.gelu(layer(x))
-        x = self.layers[-1](x)
+        for i, layer in enumerate(self.layers):
+            function = layer if i + 1 == len(self.layers) else layer.with_gelu
+            if self.with_cp and torch.is_grad_enabled():
+                x = recomputed(layer, function, x)
+            else:
+                x = function(x)
         return map_to_tokens(x), (x.shape[2], x.shape[3])
 
     def _over_strips(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:

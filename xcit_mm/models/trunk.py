@@ -8,10 +8,10 @@ from mmengine.model import BaseModule
 from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from ..weights.hook import translate_state_dict
 from .blocks import XCiTLayer
+from .precision import without_autocast
 from .stem import ConvPatchEmbed, SinusoidalPositionEncoding
 from .variants import Variant
 
@@ -48,10 +48,11 @@ class XCiTTrunk(BaseModule):
         self.in_channels = in_channels
         self.norm_eval = norm_eval
         self.frozen_stages = frozen_stages
-        self.with_cp = with_cp
         self.drop_path_rate = _default(drop_path_rate, variant.drop_path_rate)
         self.layer_scale_init = _default(layer_scale_init, variant.layer_scale_init)
-        self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
+        self.patch_embed = ConvPatchEmbed(
+            in_channels, self.embed_dims, patch_size, norm_cfg, with_cp
+        )
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
             XCiTLayer(
@@ -63,6 +64,7 @@ class XCiTTrunk(BaseModule):
                 self.layer_scale_init,
                 norm_cfg,
                 attention,
+                with_cp,
                 recompute_ffn,
             )
             for _ in range(variant.depth)
@@ -77,13 +79,11 @@ class XCiTTrunk(BaseModule):
         """
         self._check_images(images)
         x, grid = self.patch_embed(images)
-        x = x + self.pos_embed(*grid)
-        training = torch.is_grad_enabled()
+        with without_autocast(x):
+            # Autocast is for products: the sum over all layers stays as precise as the weights.
+            x = x.to(self.pos_embed.projection.weight.dtype) + self.pos_embed(*grid)
         for layer in self.layers:
-            if self.with_cp and training and x.requires_grad:
-                x = checkpoint(layer, x, grid, use_reentrant=False)
-            else:
-                x = layer(x, grid, inplace=not training)
+            x = layer(x, grid, inplace=not torch.is_grad_enabled())
             yield x, grid
 
     def train(self, mode: bool = True) -> 'XCiTTrunk':

@@ -15,12 +15,17 @@ and the output is one linear map of the tokens. That is two products of N·d² i
 no queries, keys or values are ever stored. It stands here as three functions, :func:`statistics`,
 :func:`attention_from_statistics` and :func:`apply_attention`; ``S`` adds up over tiles of an image
 and over machines.
+
+Any token may serve as the origin: with ``X - r`` for ``X`` and ``W r + b`` for ``b`` the result is the
+same, and so is every gradient with r held fixed. :class:`XCA` takes the first token, so that tokens
+which hardly differ leave small sums, not differences of large ones.
 """
 
 import torch
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 
 from .chunks import add_product, chunks
 from .precision import at_least_float32, autocast_dtype, without_autocast
@@ -75,19 +80,18 @@ def attention_from_statistics(
     Args:
         S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
         qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
-        qkv_bias (Tensor, optional): Their biases, (3 d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set a sample, (B, 3 d).
         temperature (Tensor): 1/τ, one a head, (h, 1, 1).
     """
     with without_autocast(S):
-        to_queries, to_keys, _ = _with_bias(qkv_weight.to(S.dtype), qkv_bias).chunk(3)
-        num_heads = temperature.shape[0]
-        to_queries = to_queries.unflatten(0, (num_heads, -1))
-        to_keys = to_keys.unflatten(0, (num_heads, -1))
-        queries_S = torch.einsum('hif,bfg->bhig', to_queries, S)
-        keys_S = torch.einsum('hjf,bfg->bhjg', to_keys, S)
+        dims, num_heads = qkv_weight.shape[1], temperature.shape[0]
+        to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * dims]
+        to_qk_S = to_qk @ S
+        squares = (to_qk_S * to_qk).sum(-1)
+        query_squares, key_squares = squares.unflatten(1, (2, num_heads, -1)).unbind(1)
+        queries_S = to_qk_S[:, :dims].unflatten(1, (num_heads, -1))
+        to_keys = to_qk[:, dims:].unflatten(1, (num_heads, -1))
         products = queries_S @ to_keys.mT
-        query_squares = (queries_S * to_queries).sum(-1)
-        key_squares = (keys_S * to_keys).sum(-1)
         return _attention(products, query_squares, key_squares, temperature)
 
 
@@ -115,7 +119,7 @@ def apply_attention(
         tokens (Tensor): (B, N, d).
         attention (Tensor): The map A, (B, h, d/h, d/h).
         qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
-        qkv_bias (Tensor, optional): Their biases, (3 d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set a sample, (B, 3 d).
         proj_weight (Tensor): Weight of the output projection, (d, d).
         proj_bias (Tensor): Its bias, (d).
     """
@@ -133,7 +137,7 @@ def linear_map(
     """Weight (B, d, d) and bias (B, d) of the map of :func:`apply_attention`."""
     with without_autocast(attention):
         dtype = attention.dtype
-        to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3)[2]
+        to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3, dim=1)[2]
         mixed = attend_then_project(attention, proj_weight.to(dtype))
         weight = mixed @ to_values
         return weight[..., :-1], weight[..., -1] + proj_bias.to(dtype)
@@ -146,9 +150,11 @@ def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:
 
 
 def _with_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Append the bias, or zeros, to a weight as its last column."""
-    column = weight.new_zeros(weight.shape[0]) if bias is None else bias.to(weight.dtype)
-    return torch.cat([weight, column[:, None]], dim=1)
+    """Append the bias, or zeros, to a weight as its last column: (1 or B, rows, d + 1)."""
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    bias = bias.to(weight.dtype).view(-1, weight.shape[0], 1)
+    return torch.cat([weight.expand(len(bias), -1, -1), bias], dim=2)
 
 
 class XCA(BaseModule):
@@ -198,15 +204,25 @@ class XCA(BaseModule):
         if gamma is not None:
             weight, bias = gamma[:, None] * weight, gamma * bias
         if self.form(tokens.shape[1]) == 'covariance':
-            attention = self.attention_map(tokens)
+            tokens, qkv_bias = self._from_first_token(tokens)
+            attention = attention_from_statistics(
+                statistics(tokens), self.qkv.weight, qkv_bias, self.temperature
+            )
             return apply_attention(
-                tokens, attention, self.qkv.weight, self.qkv.bias, weight, bias
+                tokens, attention, self.qkv.weight, qkv_bias, weight, bias
             )
         queries, keys, values = self.qkv(tokens).chunk(3, dim=-1)
         attention = self._token_attention(queries, keys)
         mixed = attend_then_project(attention, weight.to(attention.dtype))
         bias = bias.to(values.dtype)
         return torch.baddbmm(bias.expand(1, 1, -1), values, mixed.mT.to(values.dtype))
+
+    def _from_first_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens with the first one as their origin, and the biases that go with them."""
+        origin = tokens[:, :1].detach()
+        with without_autocast(tokens):
+            dtype = self.qkv.weight.dtype
+            return tokens - origin, F.linear(origin[:, 0].to(dtype), self.qkv.weight, self.qkv.bias)
 
     def add_to(self, x: Tensor, norm: nn.LayerNorm, gamma: Tensor) -> None:
         """``x += γ · XCA(LN(x))`` in place, for inference.
@@ -227,15 +243,16 @@ class XCA(BaseModule):
             moment_dtype = torch.promote_types(x.dtype, torch.float32)
             second_moment = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=moment_dtype)
             first_moment = x.new_zeros(len(x), x.shape[2], dtype=moment_dtype)
+            origin = norm(x[:, 0])
             for i, sample in enumerate(x):
                 for chunk in chunks(sample, x.shape[2]):
-                    normed = norm(sample[chunk]).to(moment_dtype)
+                    normed = norm(sample[chunk]).sub_(origin[i]).to(moment_dtype)
                     second_moment[i].addmm_(normed.t(), normed)
                     first_moment[i] += normed.sum(0)
             attention = attention_from_statistics(
                 _assemble(second_moment, first_moment, x.shape[1]),
                 self.qkv.weight,
-                self.qkv.bias,
+                self.qkv(origin.to(self.qkv.weight.dtype)),
                 self.temperature,
             )
             weights, biases = linear_map(
@@ -254,9 +271,9 @@ class XCA(BaseModule):
     def attention_map(self, tokens: Tensor) -> Tensor:
         """The attention map A (B, h, d/h, d/h), by the form that is in use."""
         if self.form(tokens.shape[1]) == 'covariance':
-            S = statistics(tokens)
+            tokens, qkv_bias = self._from_first_token(tokens)
             return attention_from_statistics(
-                S, self.qkv.weight, self.qkv.bias, self.temperature
+                statistics(tokens), self.qkv.weight, qkv_bias, self.temperature
             )
         queries, keys, _ = self.qkv(tokens).chunk(3, dim=-1)
         return self._token_attention(queries, keys)

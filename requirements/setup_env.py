@@ -181,8 +181,16 @@ def build_mmcv() -> Path:
     }
     if 'clang' not in version_of(compiler):
         env['CFLAGS'] = precompile_header(compiler, build)
-    command = [venv_python(), '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps']
-    command += ['--no-cache-dir', '--no-binary', 'mmcv', '--verbose', '--wheel-dir', build]
+    command: list[str | Path] = [venv_python(), '-m', 'pip', 'wheel', '--no-build-isolation']
+    command += [
+        '--no-deps',
+        '--no-cache-dir',
+        '--no-binary',
+        'mmcv',
+        '--verbose',
+        '--wheel-dir',
+        build,
+    ]
     run(*command, f'mmcv=={MMCV_VERSION}', env=env)
     built = next(build.glob('mmcv-*.whl'))
     cached = wheel_cache() / built.name

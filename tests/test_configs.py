@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.models import XCiT
 from xcit_mm.models.variants import resolve_variant
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted(p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py'))
+CONFIGS = sorted(
+    p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')
+)
 PAPER = [p for p in CONFIGS if not p.stem.endswith('_shapes')]
 
 

@@ -1,7 +1,7 @@
 """Speed and memory of the backbone, of a training step and of whole detectors, against the peers.
 
-Every measurement is a process of its own. Prints a table with what was measured beside each bar, and
-writes docs/benchmark.md with plots and docs/benchmark.json. Linux only.
+Every measurement is a process of its own. Prints a table with what was measured beside each bar,
+and writes docs/benchmark.md with plots and docs/benchmark.json. Linux only.
 """
 
 import argparse

@@ -32,7 +32,9 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
     ]
     if style == 'text':
         return '\n'.join('  '.join(line).rstrip() for line in lines)
-    rule = ['-' * (w - 1) + ':' if right else '-' * w for w, right in zip(widths, numeric, strict=True)]
+    rule = [
+        '-' * (w - 1) + ':' if right else '-' * w for w, right in zip(widths, numeric, strict=True)
+    ]
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], rule, *lines[1:]])
 
 

@@ -1,7 +1,7 @@
 """``python -m xcit_mm.zoo``: writes the metafiles that MIM reads, and the model-zoo page.
 
-Both come from the paper's tables and the table of published weights, so they cannot disagree. Run it
-in a clone after changing either.
+Both come from the paper's tables and the table of published weights, so they cannot disagree.
+Run it in a clone after changing either.
 """
 
 import argparse
@@ -143,7 +143,10 @@ def page() -> str:
             )
         parts += [f'## {head["collection"]}, {head["data"]}', format_table(rows, 'markdown')]
     rows = [
-        {'weights': f'[`xcit://{name}`]({url})', 'trained': 'DINO' if 'dino' in name else 'ImageNet'}
+        {
+            'weights': f'[`xcit://{name}`]({url})',
+            'trained': 'DINO' if 'dino' in name else 'ImageNet',
+        }
         for name, url in published().items()
         if not name.startswith(('coco', 'ade20k'))
     ]

@@ -9,9 +9,7 @@ _base_ = [
 model = dict(
     backbone=dict(init_cfg=None),
     neck=dict(out_channels=96),
-    rpn_head=dict(
-        in_channels=96, feat_channels=96, anchor_generator=dict(scales=[4])
-    ),
+    rpn_head=dict(in_channels=96, feat_channels=96, anchor_generator=dict(scales=[4])),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=96),
         bbox_head=dict(in_channels=96, fc_out_channels=256, num_classes=5),

@@ -37,7 +37,9 @@ def error(a, b):
 
 @pytest.mark.parametrize('dtype, bound', [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 @pytest.mark.parametrize('bias', [True, False])
-@pytest.mark.parametrize('dims, heads, tokens', [(48, 4, 7), (48, 1, 500), (96, 8, 2000), (384, 8, 1500)])
+@pytest.mark.parametrize(
+    'dims, heads, tokens', [(48, 4, 7), (48, 1, 500), (96, 8, 2000), (384, 8, 1500)]
+)
 def test_both_forms_equal_the_definition(dims, heads, tokens, bias, dtype, bound):
     token, covariance = twins(dims=dims, heads=heads, bias=bias, dtype=dtype)
     x = F.layer_norm(torch.randn(2, tokens, dims, dtype=dtype), (dims,))

@@ -125,9 +125,7 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
     )
     yield (
         'S12/16 at 224',
-        _faster(
-            'S12/16 inference, 224x224', 's12', 16, 1.0, 1.1, size=(224, 224), repetitions=41
-        ),
+        _faster('S12/16 inference, 224x224', 's12', 16, 1.0, 1.1, size=(224, 224), repetitions=41),
     )
     yield (
         'S12/8 memory',
@@ -150,9 +148,7 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
         )  # fmt: skip
         yield (
             f'{size} training memory',
-            _memory(
-                f'peak memory of that step, {size}', 's12', patch_size, 0.55, '0.45x', 'train'
-            ),
+            _memory(f'peak memory of that step, {size}', 's12', patch_size, 0.55, '0.45x', 'train'),
         )
         yield (
             f'{size} recomputing, memory',

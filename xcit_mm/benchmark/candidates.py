@@ -33,8 +33,8 @@ class TimmBackbone(nn.Module):
         self.model = timm.create_model(name, pretrained=False)
         # Features need neither class attention nor head.
         self.indices = {12: [3, 5, 7, 11], 24: [7, 11, 15, 23]}[len(self.model.blocks)]
-        dims = self.model.embed_dim
-        self.pyramid = Pyramid(dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
+        self.embed_dims = self.model.embed_dim
+        self.pyramid = Pyramid(self.embed_dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         features = self.model.forward_intermediates(
@@ -67,7 +67,7 @@ def build_backbone(
 
 
 def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Module:
-    """mmdet's Mask R-CNN on one of the backbones."""
+    """Mmdet's Mask R-CNN on one of the backbones."""
     from mmdet.utils import register_all_modules
     from mmengine.config import Config
     from mmengine.registry import MODELS
@@ -79,7 +79,7 @@ def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Mod
         base.backbone, base.neck.in_channels = MMDET_BACKBONES[name]
         return MODELS.build(base)
     backbone = build_backbone(name, arch, patch_size, pyramid=True)
-    dims = backbone.embed_dims if isinstance(backbone, XCiT) else backbone.model.embed_dim
+    dims = backbone.embed_dims if isinstance(backbone, (XCiT, TimmBackbone)) else 0
     base.neck.in_channels = [dims] * 4
     detector = MODELS.build(base)
     detector.backbone = backbone

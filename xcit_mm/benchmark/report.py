@@ -33,8 +33,12 @@ def run_benchmark(folder: Path, quick: bool = False) -> int:
     """
     start = time.monotonic()
     planned = list(bars(quick))
-    steps = len(planned) + (0 if quick else len(peers.NAMES) * (len(peers.RESOLUTIONS) + 1))
-    columns = (TextColumn('{task.description:36}'), BarColumn(), TextColumn('{task.completed}/{task.total}'))  # fmt: skip
+    steps = len(planned) + (0 if quick else len(peers.LABELS) * (len(peers.RESOLUTIONS) + 1))
+    columns = (
+        TextColumn('{task.description:36}'),
+        BarColumn(),
+        TextColumn('{task.completed}/{task.total}'),
+    )
     results: list[Result] = []
     scaling: list[dict[str, Any]] = []
     detectors: list[dict[str, Any]] = []

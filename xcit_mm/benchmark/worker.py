@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from .candidates import build_backbone, build_detector, build_step
+from ..models import XCiT
+from .candidates import TimmBackbone, build_backbone, build_detector, build_step
 
 
 def _status(field: str) -> float:
@@ -38,7 +39,7 @@ def _seconds(step: Any) -> float:
 def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
     """Times of two candidates in alternating order, on the same weights if both are XCiT."""
     first, second = (_build(candidate, job['mode']) for candidate in job['candidates'])
-    if [c['name'] for c in job['candidates']] == ['timm', 'ours']:
+    if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
         second.load_state_dict(first.model.state_dict())
     steps = [build_step(job['mode'], model, *job['size']) for model in (first, second)]
     for step in steps:

@@ -1,4 +1,4 @@
-"""What training, testing and inference share: configs, checks before anything is spent, launchers."""
+"""What training, testing and inference share: configs, early checks, launchers."""
 
 import argparse
 import functools
@@ -72,9 +72,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         '--launcher', choices=LAUNCHERS, default='none', help='how processes are started'
     )
     # torch.distributed.launch passes this one.
-    parser.add_argument(
-        '--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS
-    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def load_config(path: str, options: dict[str, Any] | None = None) -> Config:

@@ -80,7 +80,7 @@ def read_image(path: Path) -> np.ndarray | None:
 
 
 def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None) -> Any:
-    """mmdet's or mmseg's own inferencer."""
+    """Mmdet's or mmseg's own inferencer."""
     if task == 'mmdet':
         from mmdet.apis import DetInferencer
 
@@ -150,7 +150,9 @@ def main() -> int:
     out_dir = Path(args.out_dir)
     results = out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
     if results.exists() and not args.force:
-        raise UserError(f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.')
+        raise UserError(
+            f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.'
+        )
     out_dir.mkdir(parents=True, exist_ok=True)
     inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
     classes = inferencer.visualizer.dataset_meta['classes']

@@ -136,10 +136,16 @@ def set_tta(cfg: Config) -> None:
 
 def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str, Any]]:
     """Rows of the closing table: the metrics asked for."""
-    rows = [{'metric': name, 'value': value} for name, value in metrics.items()]
+    rows: list[dict[str, Any]] = [
+        {'metric': name, 'value': value} for name, value in metrics.items()
+    ]
     if not wanted:
         return rows
-    keys = {'mIoU': ('IoU', 'Acc'), 'mDice': ('Dice', 'Acc'), 'proposal_fast': ('AR@',)}
+    keys: dict[str, tuple[str, ...]] = {
+        'mIoU': ('IoU', 'Acc'),
+        'mDice': ('Dice', 'Acc'),
+        'proposal_fast': ('AR@',),
+    }
     parts = [part for name in wanted for part in keys.get(name, (name,))]
     chosen = [row for row in rows if any(part in row['metric'] for part in parts)]
     return chosen or rows
@@ -166,6 +172,10 @@ def main() -> None:
         text = json.dumps({name: float(value) for name, value in metrics.items()}, indent=1)
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
         Path(args.json).write_text(text + '\n', encoding='utf-8')
-    for what, path in (('metrics', args.json), ('predictions', args.out), ('pictures', args.show_dir)):
+    for what, path in (
+        ('metrics', args.json),
+        ('predictions', args.out),
+        ('pictures', args.show_dir),
+    ):
         if path:
             print(f'{what}: {path}')

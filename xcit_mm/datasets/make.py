@@ -157,9 +157,7 @@ def _annotation(shape: Shape) -> dict[str, Any]:
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:
     """Outlines of the visible parts; in COCO's polygons pixel (x, y) covers x...x + 1."""
-    enlarged = cv2.resize(
-        mask.astype(np.uint8), None, fx=4, fy=4, interpolation=cv2.INTER_NEAREST
-    )
+    enlarged = cv2.resize(mask.astype(np.uint8), None, fx=4, fy=4, interpolation=cv2.INTER_NEAREST)
     contours, _ = cv2.findContours(enlarged, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     polygons = []
     for contour in sorted(contours, key=lambda c: c[:, 0].tolist()):

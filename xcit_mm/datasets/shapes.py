@@ -89,9 +89,7 @@ def _radius(rng: np.random.Generator, height: int, width: int) -> float:
     return float(np.exp(rng.uniform(np.log(0.08), np.log(0.28)))) * min(height, width)
 
 
-def _place(
-    rng: np.random.Generator, label: int, center: np.ndarray, radius: float
-) -> np.ndarray:
+def _place(rng: np.random.Generator, label: int, center: np.ndarray, radius: float) -> np.ndarray:
     angle = rng.uniform(0, 2 * np.pi)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     stretch = np.diag(rng.uniform(0.85, 1.15, 2))

@@ -39,11 +39,17 @@ class ProgressBarHook(Hook):
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self.task = self.progress.add_task('training', total=runner.max_iters, completed=runner.iter)
+        self.task = self.progress.add_task(
+            'training', total=runner.max_iters, completed=runner.iter
+        )
         self.progress.start()
 
     def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: dict | None = None
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: dict | None = None,
     ) -> None:
         """Move on by one iteration."""
         if self.progress is None:

@@ -1,7 +1,8 @@
 """Work on pieces that fit the processor's cache.
 
-A tensor over all tokens of a large image is larger than any cache, and fresh memory for it costs page
-faults besides. Done over chunks of tokens, or strips of rows, the same work stays in the cache.
+A tensor over all tokens of a large image is larger than any cache, and fresh memory for it costs
+page faults besides. Done over chunks of tokens, or strips of rows, the same work stays in the
+cache.
 """
 
 import torch

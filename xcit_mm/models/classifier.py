@@ -47,7 +47,7 @@ class XCiTClassifier(XCiTTrunk):
         qkv_bias: bool = True,
         drop_path_rate: float | None = None,
         layer_scale_init: float | None = None,
-        norm_cfg: dict = dict(type='BN'),  # noqa: B006, C408  a config value, never changed
+        norm_cfg: dict = dict(type='BN'),  # noqa: B006  a config value, never changed
         norm_eval: bool = False,
         frozen_stages: int = -1,
         with_cp: bool = False,

@@ -1,7 +1,7 @@
 """The feed-forward network, and the residual branch around it run over chunks of tokens.
 
-Its hidden layer is four times as wide as the tokens and would be the largest tensor of a layer. Over
-chunks of tokens only a piece of it exists at a time, small enough for the processor's cache.
+Its hidden layer is four times as wide as the tokens and would be the largest tensor of a layer.
+Over chunks of tokens only a piece of it exists at a time, small enough for the processor's cache.
 """
 
 from typing import Any
@@ -83,7 +83,7 @@ def add_feed_forward(x: Tensor, norm: nn.LayerNorm, ffn: FeedForward, gamma: Ten
         tokens = x.flatten(0, 1)
         weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
         weight2, bias2 = ffn.fc2.weight.to(dtype), ffn.fc2.bias.to(dtype)
-        # Folding γ into the weight is free only where there are more tokens than its columns.
+        # Folding gamma into the weight is free only where there are more tokens than its columns.
         fold = len(tokens) > len(weight1)
         if fold:
             weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
@@ -135,7 +135,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden = ctx.saved_tensors
         dtype, shape = weight1.dtype, list(norm_weight.shape)
         grad_x = torch.empty_like(x)
@@ -157,15 +157,17 @@ class _ChunkedFeedForward(torch.autograd.Function):
             grad_piece = torch.ops.aten.gelu_backward(grad_branch @ weight2, piece)
             add_product(sums[2], grad_piece.t(), normed_low)
             sums[3] += grad_piece.sum(0)
-            grad_chunk, grad_norm_weight, grad_norm_bias = torch.ops.aten.native_layer_norm_backward(
-                (grad_piece @ weight1).to(x.dtype),
-                x[chunk],
-                shape,
-                mean,
-                rstd,
-                norm_weight,
-                norm_bias,
-                [True, True, True],
+            grad_chunk, grad_norm_weight, grad_norm_bias = (
+                torch.ops.aten.native_layer_norm_backward(
+                    (grad_piece @ weight1).to(x.dtype),
+                    x[chunk],
+                    shape,
+                    mean,
+                    rstd,
+                    norm_weight,
+                    norm_bias,
+                    [True, True, True],
+                )
             )
             sums[0] += grad_norm_weight
             sums[1] += grad_norm_bias
@@ -173,4 +175,3 @@ class _ChunkedFeedForward(torch.autograd.Function):
         inputs = (norm_weight, norm_bias, weight1, bias1, weight2, bias2)
         grads = [total.to(t.dtype) for total, t in zip(sums, inputs, strict=True)]
         return grad_x, None, *grads, None, None
-

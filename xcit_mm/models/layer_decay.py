@@ -52,7 +52,8 @@ class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         scales = self._scales(module)
         for group in params:
             (parameter,) = group['params']
-            group['lr'] = group.get('lr', self.base_lr) * scales[parameter]
+            lr: Any = group.get('lr', self.base_lr)
+            group['lr'] = lr * scales[parameter]
 
     def _scales(self, model: nn.Module) -> dict[Any, float]:
         trunks = [(n, m) for n, m in model.named_modules() if isinstance(m, XCiTTrunk)]

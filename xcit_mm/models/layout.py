@@ -43,7 +43,7 @@ class _TokensToMap(torch.autograd.Function):
         return _as_map(tokens, grid)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
         return _as_tokens(grad), None
 
 
@@ -57,7 +57,7 @@ class _MapToTokens(torch.autograd.Function):
         return _as_tokens(feature_map)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
         grad = _as_map(grad, ctx.grid)  # type: ignore[attr-defined]
         channels_last = ctx.channels_last  # type: ignore[attr-defined]
         memory_format = torch.channels_last if channels_last else torch.contiguous_format

@@ -1,5 +1,7 @@
 """Local patch interaction (section 3.3 of the paper)."""
 
+from typing import cast
+
 import torch
 from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from .chunks import MIN_ROWS, chunk_length
 from .layout import map_to_tokens, tokens_to_map
 from .stem import has_fixed_statistics
+
 
 class LPI(BaseModule):
     """Lets neighbouring tokens communicate: two depth-wise 3x3 convolutions.
@@ -37,12 +40,10 @@ class LPI(BaseModule):
         """
         x = self.norm(F.gelu(self.conv1(tokens_to_map(tokens, grid))))
         weight = gamma[:, None, None, None] * self.conv2.weight
-        x = F.conv2d(x, weight, gamma * self.conv2.bias, padding=1, groups=len(gamma))
+        x = F.conv2d(x, weight, gamma * cast(Tensor, self.conv2.bias), padding=1, groups=len(gamma))
         return map_to_tokens(x)
 
-    def add_to(
-        self, x: Tensor, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor
-    ) -> None:
+    def add_to(self, x: Tensor, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor) -> None:
         """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.
 
         The two convolutions of a strip reach two rows beyond it on either side. Those above have
@@ -60,7 +61,10 @@ class LPI(BaseModule):
         height, width = grid
         rows = x.view(len(x), height, width, -1)
         strip = chunk_length(len(x) * width * x.shape[2], x.device, MIN_ROWS)
-        weight, bias = gamma[:, None, None, None] * self.conv2.weight, gamma * self.conv2.bias
+        weight, bias = (
+            gamma[:, None, None, None] * self.conv2.weight,
+            gamma * cast(Tensor, self.conv2.bias),
+        )
         above = rows[:, :0]
         for start in range(0, height, strip):
             stop = min(start + strip, height)
@@ -74,4 +78,3 @@ class LPI(BaseModule):
             y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))
             y = y[:, :, start - begin : stop - begin]
             rows[:, start:stop] += y.permute(0, 2, 3, 1)
-

@@ -1,4 +1,4 @@
-"""Columnar features to an FPN pyramid: every level of stride ``patch_size`` becomes 4, 8, 16, 32."""
+"""Columnar features to an FPN pyramid: from stride ``patch_size`` to 4, 8, 16, 32."""
 
 from collections.abc import Sequence
 
@@ -46,9 +46,7 @@ class Pyramid(BaseModule):
         for stride in STRIDES[:num_levels]:
             if stride * 4 == patch_size:
                 norm = build_norm_layer(norm_cfg, embed_dims)[1]
-                level = nn.Sequential(
-                    upsample(embed_dims), norm, nn.GELU(), upsample(embed_dims)
-                )
+                level = nn.Sequential(upsample(embed_dims), norm, nn.GELU(), upsample(embed_dims))
             elif stride * 2 == patch_size:
                 level = nn.Sequential(upsample(embed_dims))
             elif stride == patch_size:

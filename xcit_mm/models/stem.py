@@ -1,6 +1,8 @@
 """Image to tokens: convolutional patch projection and 2-D sinusoidal position encoding."""
 
+import itertools
 import math
+from typing import cast
 
 import torch
 from mmcv.cnn import build_norm_layer
@@ -72,19 +74,18 @@ class ConvPatchEmbed(BaseModule):
         halvings = int(math.log2(patch_size))
         widths = [in_channels, *(embed_dims >> i for i in reversed(range(halvings)))]
         self.embed_dims = embed_dims
-        self.layers = nn.ModuleList(
-            ConvNorm(narrow, wide, norm_cfg)
-            for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
-        )
+        pairs = itertools.pairwise(widths)
+        self.layers = nn.ModuleList(ConvNorm(*pair, norm_cfg) for pair in pairs)
 
     def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Returns the tokens (B, N, d) and the height and width of their grid."""
-        fixed = all(has_fixed_statistics(layer.norm) for layer in self.layers)
+        layers = cast(list[ConvNorm], list(self.layers))
+        fixed = all(has_fixed_statistics(layer.norm) for layer in layers)
         if fixed and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._over_strips(images)
         x = images
-        for i, layer in enumerate(self.layers):
-            function = layer if i + 1 == len(self.layers) else layer.with_gelu
+        for i, layer in enumerate(layers):
+            function = layer if i + 1 == len(layers) else layer.with_gelu
             if self.with_cp and torch.is_grad_enabled():
                 x = recomputed(layer, function, x)
             else:
@@ -93,7 +94,7 @@ class ConvPatchEmbed(BaseModule):
 
     def _over_strips(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """For inference: the first maps are the network's largest, and never exist as a whole."""
-        kernels = [layer.folded() for layer in self.layers]
+        kernels = [cast(ConvNorm, layer).folded() for layer in self.layers]
         heights = [images.shape[2]]
         for _ in kernels:
             heights.append(-(-heights[-1] // 2))
@@ -102,14 +103,13 @@ class ConvPatchEmbed(BaseModule):
         # One row of tokens comes from 2^(n-1) rows of the first, widest map.
         per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
         strip = chunk_length(per_row, images.device, MIN_ROWS)
-        tokens = None
+        tokens = torch.empty(0)
         for start in range(0, heights[-1], strip):
             stop = min(start + strip, heights[-1])
             x = self._strip(images, kernels, heights, start, stop).permute(0, 2, 3, 1)
-            if tokens is None:
+            if start == 0:
                 tokens = x.new_empty(len(images), heights[-1], width, self.embed_dims)
             tokens[:, start:stop] = x
-        assert tokens is not None
         return tokens.flatten(1, 2), (heights[-1], width)
 
     @staticmethod

@@ -16,9 +16,9 @@ no queries, keys or values are ever stored. It stands here as three functions, :
 :func:`attention_from_statistics` and :func:`apply_attention`; ``S`` adds up over tiles of an image
 and over machines.
 
-Any token may serve as the origin: with ``X - r`` for ``X`` and ``W r + b`` for ``b`` the result is the
-same, and so is every gradient with r held fixed. :class:`XCA` takes the first token, so that tokens
-which hardly differ leave small sums, not differences of large ones.
+Any token may serve as the origin: with ``X - r`` for ``X`` and ``W r + b`` for ``b`` the result is
+the same, and so is every gradient with r held fixed. :class:`XCA` takes the first token, so that
+tokens which hardly differ leave small sums, not differences of large ones.
 """
 
 import torch
@@ -67,7 +67,7 @@ class _SecondMoment(torch.autograd.Function):
         return tokens.mT @ tokens
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
         (tokens,) = ctx.saved_tensors  # type: ignore[attr-defined]
         return tokens @ (grad + grad.mT)
 
@@ -200,7 +200,8 @@ class XCA(BaseModule):
             tokens (Tensor): The tokens, normalised by the layer.
             gamma (Tensor, optional): LayerScale (d), folded into the projection.
         """
-        weight, bias = self.proj.weight, self.proj.bias
+        weight: Tensor = self.proj.weight
+        bias: Tensor = self.proj.bias
         if gamma is not None:
             weight, bias = gamma[:, None] * weight, gamma * bias
         if self.form(tokens.shape[1]) == 'covariance':
@@ -208,9 +209,7 @@ class XCA(BaseModule):
             attention = attention_from_statistics(
                 statistics(tokens), self.qkv.weight, qkv_bias, self.temperature
             )
-            return apply_attention(
-                tokens, attention, self.qkv.weight, qkv_bias, weight, bias
-            )
+            return apply_attention(tokens, attention, self.qkv.weight, qkv_bias, weight, bias)
         queries, keys, values = self.qkv(tokens).chunk(3, dim=-1)
         attention = self._token_attention(queries, keys)
         mixed = attend_then_project(attention, weight.to(attention.dtype))

@@ -116,9 +116,9 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
         return None
     inside = {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}
     others = {name: t for name, t in state.items() if not name.startswith(prefix)}
-    for file_format, sign in SIGNS.items():
-        if any(sign.match(name) for name in inside):
-            break
+    file_format = next(
+        name for name, sign in SIGNS.items() if any(sign.match(word) for word in inside)
+    )
     if file_format == 'mmpretrain':
         inside |= {name: others.pop(name) for name in list(others) if name.startswith('head.fc.')}
     translated = {_rename(name, RULES[file_format]): tensor for name, tensor in inside.items()}

@@ -9,8 +9,6 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=40),
     dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=40, end=500),
 ]
-default_hooks = dict(
-    logger=dict(interval=25), checkpoint=dict(interval=125, max_keep_ckpts=2)
-)
+default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=125, max_keep_ckpts=2))
 custom_hooks = [dict(type='ProgressBarHook')]
 randomness = dict(seed=0)

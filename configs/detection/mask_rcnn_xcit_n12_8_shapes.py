@@ -3,7 +3,7 @@ _base_ = [
     '_base_/models/mask_rcnn_xcit_n12_8.py',
     '_base_/datasets/shapes_instance.py',
     '_base_/schedules/shapes.py',
-    '_base_/runtime.py',
+    '_base_/runtime_shapes.py',
 ]
 
 model = dict(

@@ -9,6 +9,3 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=60),
     dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=4, convert_to_iter_based=True),
 ]
-default_hooks = dict(logger=dict(interval=25), checkpoint=dict(max_keep_ckpts=2))
-custom_hooks = [dict(type='ProgressBarHook')]
-randomness = dict(seed=0)

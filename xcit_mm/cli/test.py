@@ -11,6 +11,7 @@ from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from ..compat import ragged_recalls
 from ..tables import format_table
 from .common import (
     UserError,
@@ -77,6 +78,8 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
     for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
         if str(evaluator.get('type')).split('.')[-1] == evaluator_type:
             evaluator[setting] = list(metrics)
+            if 'proposal_fast' in metrics:
+                ragged_recalls.apply()
             return
     raise UserError(f'--eval needs a {evaluator_type} as test_evaluator in the config.')
 
@@ -122,6 +125,11 @@ def set_tta(cfg: Config) -> None:
     while 'dataset' in dataset:
         dataset = dataset.dataset
     if task_of(cfg) == 'mmdet':
+        if _has_key(cfg.model, 'mask_head'):
+            raise UserError(
+                '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '
+                'a mask head.'
+            )
         nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
         cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
         if 'tta_pipeline' not in cfg:
@@ -157,12 +165,12 @@ def main() -> None:
     if args.eval:
         set_metrics(cfg, args.eval)
     set_output(cfg, args)
+    if args.tta:
+        set_tta(cfg)
     check_checkpoint(args.checkpoint)
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
     prepare(cfg, args)
-    if args.tta:
-        set_tta(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     metrics = runner.test()
     if not is_main_process():

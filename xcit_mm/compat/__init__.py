@@ -1,8 +1,8 @@
 """What today's PyTorch needs from the OpenMMLab stack: one module an obstacle, with its reason.
 
 Each does something only where its obstacle exists, is silent otherwise, and can be applied any
-number of times. :func:`apply_early` is called by ``import xcit_mm``; :mod:`.gloo` and
-:mod:`.sync_bn` are called by the tools, since they need to know how a run was launched.
+number of times. :func:`apply_early` is called by ``import xcit_mm``; :mod:`.gloo`,
+:mod:`.sync_bn` and :mod:`.ragged_recalls` are called by the tools, which know what a run needs.
 """
 
 from . import checkpoints, config_prefix, pkg_resources_warning, torchvision_ops

@@ -1,7 +1,7 @@
 """``--eval proposal_fast`` with today's numpy.
 
-Obstacle: mmdet puts one matrix of overlaps an image into ``np.array``. Images have different numbers
-of boxes, and since 1.24 numpy refuses to make an array of matrices of different shapes.
+Obstacle: mmdet puts one matrix of overlaps an image into ``np.array``. Images have different
+numbers of boxes, and since 1.24 numpy refuses to make an array of matrices of different shapes.
 
 What this does: in the one module of mmdet that does it, such a list becomes an array of objects, as
 it did before.

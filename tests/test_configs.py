@@ -1,31 +1,25 @@
-"""Every config loads, builds and trains its network; the recipes are the paper's."""
+"""Every config says what its name says, and the recipes are the paper's."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from torch import nn
 
 from xcit_mm.models import XCiT
-from xcit_mm.models.variants import resolve_variant
+from xcit_mm.stats import heads_table
+from xcit_mm.zoo import metafiles, page
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted(
-    p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')
-)
-PAPER = [p for p in CONFIGS if not p.stem.endswith('_shapes')]
-
-
-def load(path, **options):
-    cfg = Config.fromfile(path)
-    cfg.merge_from_dict({'model.backbone.init_cfg': None, **options})
-    return cfg
-
-
-def build(cfg):
-    init_default_scope(cfg.default_scope)
-    return MODELS.build(cfg.model)
+CONFIGS = [p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')]
+PAPER = sorted(p for p in CONFIGS if not p.stem.endswith('_shapes'))
+DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
+SEM_FPN = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
+UPERNET = ROOT / 'configs/segmentation/upernet_xcit_n12_16_160k.py'
 
 
 def test_every_size_and_head_is_there():
@@ -33,7 +27,8 @@ def test_every_size_and_head_is_there():
     for arch in ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24'):
         for patch in (16, 8):
             size = f'xcit_{arch}_{patch}'
-            wanted = {f'mask_rcnn_{size}_3x', f'sem_fpn_{size}_80k', f'upernet_{size}_160k'}
+            wanted = {f'mask_rcnn_{size}_3x', f'mask_rcnn_{size}_1x'}
+            wanted |= {f'sem_fpn_{size}_80k', f'upernet_{size}_160k'}
             assert wanted <= names
             if arch in ('s12', 's24'):
                 assert f'cascade_mask_rcnn_{size}_3x' in names
@@ -46,14 +41,153 @@ def test_config_says_what_its_name_says(path):
     arch, patch, schedule = rest.split('_')
     backbone = cfg.model.backbone
     assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
-    assert backbone.init_cfg.checkpoint == f'xcit://{arch}/{patch}/384_dist'
-    with torch.device('meta'):
-        model = build(load(path))
-    assert isinstance(model.backbone, XCiT)
-    variant = resolve_variant(arch, int(patch))
-    assert model.backbone.drop_path_rate == variant.drop_path_rate
+    assert backbone.init_cfg == dict(
+        type='Pretrained', checkpoint=f'xcit://{arch}/{patch}/384_dist'
+    )
+    assert 'drop_path_rate' not in backbone  # the paper's, by arch
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
+    assert cfg.train_dataloader.batch_size == 2
+    assert cfg.optim_wrapper.type == 'CudaAmpOptimWrapper'
     if schedule in ('1x', '3x'):
         assert cfg.train_cfg.max_epochs == {'1x': 12, '3x': 36}[schedule]
     else:
         assert cfg.train_cfg.max_iters == {'80k': 80000, '160k': 160000}[schedule]
+        assert cfg.model.decode_head.num_classes == 150
+
+
+def test_parameters_are_the_papers_in_24_of_24_cells():
+    rows = heads_table()
+    assert len(rows) == 24 and all(row['agree'] == 'yes' for row in rows)
+
+
+def test_a_config_is_inherited_by_path_and_by_package(tmp_path):
+    for base in (str(DETECTION), 'xcit_mm::detection/mask_rcnn_xcit_n12_16_3x.py'):
+        path = tmp_path / 'mine.py'
+        path.write_text(f"_base_ = '{base}'\nmodel = dict(backbone=dict(arch='t12'))\n")
+        cfg = Config.fromfile(path)
+        assert cfg.model.backbone.arch == 't12' and cfg.model.backbone.patch_size == 16
+
+
+def build(path):
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.default_scope)
+    return cfg, MODELS.build(cfg.model)
+
+
+@pytest.mark.parametrize('path', [DETECTION, SEM_FPN], ids=lambda p: p.stem)
+def test_weight_decay_is_zero_on_norm_layers_and_nowhere_else(path):
+    cfg, model = build(path)
+    assert isinstance(model.backbone, XCiT)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    decay = {id(g['params'][0]): g['weight_decay'] for g in wrapper.optimizer.param_groups}
+    kinds = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+    norms = {
+        id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)
+    }
+    expected = 0.05 if path == DETECTION else 0.01
+    for name, parameter in model.named_parameters():
+        wanted = 0.0 if id(parameter) in norms else expected
+        assert decay[id(parameter)] == wanted, name
+    assert len(norms) > 70
+    defaults = wrapper.optimizer.defaults
+    assert defaults['betas'] == (0.9, 0.999)
+    assert defaults['lr'] == (1e-4 if path == DETECTION else 6e-5)
+
+
+def learning_rates(cfg, length, epochs):
+    """The learning rate of every iteration, stepped as mmengine's hook steps it."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=cfg.optim_wrapper.optimizer.lr)
+    init_default_scope(cfg.default_scope)
+    schedulers = [
+        PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer))
+        for s in cfg.param_scheduler
+    ]
+    rates = []
+    for _ in range(epochs):
+        for _ in range(length):
+            rates.append(optimizer.param_groups[0]['lr'])
+            for scheduler in schedulers:
+                if not scheduler.by_epoch:
+                    scheduler.step()
+        for scheduler in schedulers:
+            if scheduler.by_epoch:
+                scheduler.step()
+    return rates
+
+
+def test_learning_rate_of_detection():
+    rates = learning_rates(Config.fromfile(DETECTION), length=1000, epochs=36)
+    for iteration, expected in (
+        (0, 1e-7), (500, 1e-4), (26_999, 1e-4), (27_000, 1e-5), (32_999, 1e-5), (33_000, 1e-6),
+    ):  # fmt: skip
+        assert rates[iteration] == pytest.approx(expected, rel=1e-3), iteration
+    one = Config.fromfile(DETECTION.with_name('mask_rcnn_xcit_n12_16_1x.py'))
+    rates = learning_rates(one, length=1000, epochs=12)
+    assert rates[8000] == pytest.approx(1e-5) and rates[11000] == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize('path, iterations', [(SEM_FPN, 80_000), (UPERNET, 160_000)])
+def test_learning_rate_of_segmentation(path, iterations):
+    rates = learning_rates(Config.fromfile(path), length=iterations, epochs=1)
+    assert rates[0] == pytest.approx(6e-11, rel=1e-3)
+    assert rates[1500] == pytest.approx(6e-5, rel=1e-3) == max(rates)
+    middle = (iterations + 1500) // 2
+    assert rates[middle] == pytest.approx(3e-5, rel=1e-3)
+    assert rates[-1] < 2e-9
+
+
+def test_augmentation_of_detection_has_the_recipes_sizes(tmp_path):
+    import cv2
+    from mmcv.transforms import Compose
+
+    cfg = Config.fromfile(DETECTION)
+    init_default_scope('mmdet')
+    pipeline = Compose(cfg.train_pipeline)
+    path = tmp_path / 'image.jpg'
+    cv2.imwrite(str(path), np.zeros((480, 640, 3), np.uint8))
+    polygon = [[100.0, 100, 300, 100, 300, 300, 100, 300]]
+    instance = dict(bbox=[100, 100, 300, 300], bbox_label=0, mask=polygon, ignore_flag=0)
+    shapes = []
+    for _ in range(150):
+        data = dict(img_path=str(path), height=480, width=640, instances=[instance])
+        shapes.append(pipeline(data)['inputs'].shape[1:])
+    sides = set(range(480, 801, 32))
+    assert all(min(s) in sides or max(s) >= 1332 for s in shapes)
+    assert max(max(s) for s in shapes) <= 1333
+    cropped = sum(abs(s[1] / s[0] - 4 / 3) > 0.02 for s in shapes)
+    assert 40 < cropped < 110  # one of two ways, at random
+    assert len({min(s) for s in shapes}) >= 10
+
+
+def test_test_images_of_detection_are_800x1333_and_padded_to_32():
+    cfg = Config.fromfile(DETECTION)
+    assert cfg.test_pipeline[1].scale == (1333, 800)
+    assert cfg.model.data_preprocessor.pad_size_divisor == 32
+
+
+def test_heads_are_the_recipes():
+    cfg = Config.fromfile(ROOT / 'configs/segmentation/sem_fpn_xcit_s12_8_80k.py')
+    assert cfg.model.neck.out_channels == 384 and cfg.model.decode_head.channels == 128
+    cfg = Config.fromfile(ROOT / 'configs/segmentation/upernet_xcit_s12_8_160k.py')
+    assert cfg.model.decode_head.channels == 512
+    auxiliary = cfg.model.auxiliary_head
+    assert (auxiliary.channels, auxiliary.in_index) == (256, 2)
+    assert auxiliary.loss_decode.loss_weight == 0.4
+    assert cfg.model.test_cfg.mode == 'whole'
+    crop = cfg.train_pipeline[3]
+    assert crop.crop_size == (512, 512) and crop.cat_max_ratio == 0.75
+    assert cfg.train_pipeline[2].ratio_range == (0.5, 2.0)
+
+
+def test_metafiles_and_zoo_page_are_up_to_date():
+    for path, text in {**metafiles(), 'docs/model_zoo.md': page()}.items():
+        assert (ROOT / path).read_text(encoding='utf-8') == text, f'python -m xcit_mm.zoo: {path}'
+
+
+def test_mim_knows_us():
+    from mim.commands.search import get_model_info
+
+    found = get_model_info('xcit_mm', to_dict=True)
+    assert len(found) == 24
+    row = found['mask_rcnn_xcit_s12_8_3x']
+    assert row['weight'].endswith('/coco/maskrcnn_xcit_small_12_p8.pth')

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from xcit_mm.models import XCiT
 from xcit_mm.models.blocks import XCiTLayer
 from xcit_mm.models.xca import XCA, apply_attention, attention_from_statistics, statistics
 
@@ -175,3 +178,37 @@ def test_stem_over_strips_equals_stem_as_a_whole(patch_size, size, monkeypatch):
         strips, strip_grid = stem(images)
     assert grid == strip_grid
     assert error(strips, whole.detach()) < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    heads=st.sampled_from([1, 2, 4]),
+    width=st.integers(1, 12),
+    tokens=st.integers(1, 400),
+    batch=st.integers(1, 3),
+    bias=st.booleans(),
+    double=st.booleans(),
+    transposed=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_forms_agree_on_random_sizes_types_and_layouts(
+    heads, width, tokens, batch, bias, double, transposed, seed
+):
+    dtype = torch.float64 if double else torch.float32
+    token, covariance = twins(dims=heads * width, heads=heads, bias=bias, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, heads * width, tokens) if transposed else (batch, tokens, heads * width)
+    x = torch.randn(shape, dtype=dtype, generator=generator)
+    x = x.transpose(1, 2) if transposed else x
+    with torch.no_grad():
+        assert error(covariance(x), token(x)) < (1e-12 if double else 3e-6)
+
+
+@pytest.mark.parametrize('arch, patch_size, size', [('s12', 16, (512, 672)), ('t12', 8, (333, 500))])
+def test_whole_backbone_agrees_in_both_forms_at_real_sizes(arch, patch_size, size):
+    models = [XCiT(arch, patch_size, attention=form).eval() for form in ('token', 'covariance')]
+    models[1].load_state_dict(models[0].state_dict())
+    images = torch.randn(1, 3, *size)
+    with torch.no_grad():
+        for a, b in zip(*(model(images) for model in models), strict=True):
+            assert error(b, a) < 1e-5

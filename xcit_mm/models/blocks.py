@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from .feed_forward import FeedForward, add_feed_forward, feed_forward_residual
 from .lpi import LPI
-from .recompute import recomputed
+from .recompute import recomputed, release
 from .xca import XCA
 
 LAYER_NORM_EPS = 1e-6
@@ -71,7 +71,7 @@ class XCiTLayer(BaseModule):
         """
         if torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
             if self.with_cp and torch.is_grad_enabled():
-                x = recomputed(self, self._mix, x, grid)
+                x = recomputed(self, self._mix, release(x), grid)
             else:
                 x = self._mix(x, grid)
             return feed_forward_residual(

@@ -23,18 +23,10 @@ class XCiTClassifier(XCiTTrunk):
         patch_size (int): 8 or 16. Defaults to 16.
         num_classes (int): Number of classes; 0 leaves out the head, as in the DINO models, and
             the output is the normalised class token. Defaults to 1000.
-        in_channels (int): Channels of the images. Defaults to 3.
-        mlp_ratio (float): As in :class:`XCiT`. Defaults to 4.
-        qkv_bias (bool): As in :class:`XCiT`. Defaults to True.
-        drop_path_rate (float, optional): As in :class:`XCiT`. Defaults to None.
-        layer_scale_init (float, optional): As in :class:`XCiT`. Defaults to None.
-        norm_cfg (dict): As in :class:`XCiT`. Defaults to ``dict(type='BN')``.
-        norm_eval (bool): As in :class:`XCiT`. Defaults to False.
-        frozen_stages (int): As in :class:`XCiT`. Defaults to -1.
-        with_cp (bool): As in :class:`XCiT`. Defaults to False.
-        recompute_ffn (bool): As in :class:`XCiT`. Defaults to False.
-        attention (str): As in :class:`XCiT`. Defaults to ``auto``.
-        init_cfg (dict or list[dict], optional): Initialization config. Defaults to None.
+        **trunk: The arguments of :class:`XCiT` that say nothing of features: ``in_channels``,
+            ``mlp_ratio``, ``qkv_bias``, ``drop_path_rate``, ``layer_scale_init``, ``norm_cfg``,
+            ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention`` and
+            ``init_cfg``.
     """
 
     def __init__(
@@ -42,46 +34,20 @@ class XCiTClassifier(XCiTTrunk):
         arch: str | dict[str, Any] = 's12',
         patch_size: int = 16,
         num_classes: int = 1000,
-        in_channels: int = 3,
-        mlp_ratio: float = 4,
-        qkv_bias: bool = True,
-        drop_path_rate: float | None = None,
-        layer_scale_init: float | None = None,
-        norm_cfg: dict = dict(type='BN'),  # noqa: B006  a config value, never changed
-        norm_eval: bool = False,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        recompute_ffn: bool = False,
-        attention: str = 'auto',
-        init_cfg: dict | list[dict] | None = None,
+        **trunk: Any,
     ) -> None:
         variant = resolve_variant(arch, patch_size)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f'num_classes must be an int of at least 0, not {num_classes!r}')
-        super().__init__(
-            variant,
-            patch_size,
-            in_channels,
-            mlp_ratio,
-            qkv_bias,
-            drop_path_rate,
-            layer_scale_init,
-            norm_cfg,
-            norm_eval,
-            frozen_stages,
-            with_cp,
-            recompute_ffn,
-            attention,
-            init_cfg,
-        )
+        super().__init__(variant, patch_size, **trunk)
         self.num_classes = num_classes
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dims))
         self.cls_layers = nn.ModuleList(
             ClassAttentionLayer(
                 self.embed_dims,
                 variant.num_heads,
-                mlp_ratio,
-                qkv_bias,
+                self.mlp_ratio,
+                self.qkv_bias,
                 self.drop_path_rate,
                 self.layer_scale_init,
                 variant.tokens_norm,

@@ -1,9 +1,12 @@
 """Computing a part again in backward instead of keeping its activations."""
 
+import ctypes
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -39,3 +42,35 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum, count in settings:
             norm.momentum, norm.num_batches_tracked = momentum, count
+
+
+def release(x: Tensor) -> Tensor:
+    """Hand freed memory back to the system, here and when backward passes here.
+
+    glibc keeps what was freed, and its aligned allocation cannot take a freed piece of the very
+    size that it needs; a layer's temporary tensors then pile up. Does nothing on other devices and
+    with other C libraries.
+    """
+    if x.device.type != 'cpu' or not x.requires_grad or torch.compiler.is_compiling():
+        return x
+    return _Release.apply(x)
+
+
+class _Release(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        _malloc_trim()(0)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        _malloc_trim()(0)
+        return grad
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], Any]:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library
+        return lambda _: None

@@ -23,18 +23,18 @@ class XCiTTrunk(BaseModule):
         self,
         variant: Variant,
         patch_size: int,
-        in_channels: int,
-        mlp_ratio: float,
-        qkv_bias: bool,
-        drop_path_rate: float | None,
-        layer_scale_init: float | None,
-        norm_cfg: dict,
-        norm_eval: bool,
-        frozen_stages: int,
-        with_cp: bool,
-        recompute_ffn: bool,
-        attention: str,
-        init_cfg: dict | list[dict] | None,
+        in_channels: int = 3,
+        mlp_ratio: float = 4,
+        qkv_bias: bool = True,
+        drop_path_rate: float | None = None,
+        layer_scale_init: float | None = None,
+        norm_cfg: dict = dict(type='BN'),  # noqa: B006  a config value, never changed
+        norm_eval: bool = False,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        recompute_ffn: bool = False,
+        attention: str = 'auto',
+        init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
         if not -1 <= frozen_stages <= variant.depth:
@@ -44,6 +44,8 @@ class XCiTTrunk(BaseModule):
             )
         self.variant = variant
         self.embed_dims = variant.embed_dims
+        self.mlp_ratio = mlp_ratio
+        self.qkv_bias = qkv_bias
         self.patch_size = patch_size
         self.in_channels = in_channels
         self.norm_eval = norm_eval

@@ -1,0 +1,133 @@
+"""The embedded data set is what it says, and the real data sets read it without special code."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+
+from xcit_mm.datasets import CLASSES, ensure_shapes, make_shapes
+from xcit_mm.datasets.make import decode
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    return make_shapes(tmp_path_factory.mktemp('shapes') / 'set', train=120, val=10, size=96)
+
+
+def digest(folder):
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob('*') if p.is_file()):
+        total.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path):
+    a = make_shapes(tmp_path / 'a', train=6, val=3, size=64, seed=5)
+    b = make_shapes(tmp_path / 'b', train=6, val=3, size=64, seed=5)
+    c = make_shapes(tmp_path / 'c', train=6, val=3, size=64, seed=6)
+    assert digest(a) == digest(b) != digest(c)
+
+
+def test_coco_side_is_sound(root):
+    coco = COCO(root / 'coco' / 'annotations' / 'instances_train2017.json')
+    annotations = coco.loadAnns(coco.getAnnIds())
+    assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == list(CLASSES)
+    assert {a['category_id'] for a in annotations} == set(range(1, 6))
+    assert any(a['iscrowd'] for a in annotations)
+    assert any(not coco.getAnnIds(imgIds=i) for i in coco.getImgIds())
+    sizes = {(i['height'], i['width']) for i in coco.loadImgs(coco.getImgIds())}
+    assert len(sizes) == 3
+    for annotation in annotations:
+        image = coco.imgs[annotation['image_id']]
+        mask = decode(annotation, image['height'], image['width'])
+        assert np.array_equal(mask, coco.annToMask(annotation).astype(bool))
+        x, y, w, h = annotation['bbox']
+        assert x >= 0 and y >= 0 and x + w <= image['width'] and y + h <= image['height']
+        assert mask.sum() == pytest.approx(annotation['area'], rel=0.25, abs=8)
+        rows, columns = np.nonzero(mask)
+        assert abs(columns.min() - x) <= 1 and abs(rows.max() + 1 - y - h) <= 1
+    areas = [a['area'] for a in annotations]
+    assert max(areas) > 15 * min(areas)
+
+
+def test_ade_side_has_the_same_images_and_zero_as_unlabelled(root):
+    names = sorted(p.name for p in (root / 'coco' / 'train2017').iterdir())
+    labels = []
+    for index, name in enumerate(names, 1):
+        stem = f'ADE_train_{index:08d}'
+        image = root / 'ade' / 'images' / 'training' / f'{stem}.jpg'
+        assert image.read_bytes() == (root / 'coco' / 'train2017' / name).read_bytes()
+        label = cv2.imread(
+            str(root / 'ade' / 'annotations' / 'training' / f'{stem}.png'), cv2.IMREAD_UNCHANGED
+        )
+        assert label.shape == cv2.imread(str(image)).shape[:2]
+        labels.append(np.bincount(label.ravel(), minlength=7))
+    counts = np.sum(labels, 0)
+    assert len(counts) == 7 and (counts > 0).all()
+    assert counts[0] < 0.15 * counts.sum()
+
+
+def test_mmdet_and_mmseg_read_it(root):
+    from mmdet.datasets import CocoDataset
+    from mmseg.datasets import BaseSegDataset
+
+    detection = CocoDataset(
+        ann_file='annotations/instances_val2017.json',
+        data_root=str(root / 'coco'),
+        data_prefix=dict(img='val2017/'),
+        metainfo=dict(classes=CLASSES),
+        pipeline=[],
+    )
+    assert len(detection) == 10
+    assert {i['bbox_label'] for d in detection for i in d['instances']} <= set(range(5))
+    segmentation = BaseSegDataset(
+        data_root=str(root / 'ade'),
+        data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
+        metainfo=dict(classes=('background', *CLASSES)),
+        reduce_zero_label=True,
+        pipeline=[],
+    )
+    assert len(segmentation) == 10
+
+
+def test_colour_says_nothing_about_class(root):
+    """Mean colours of the classes differ less than the colours within a class."""
+    content = json.loads((root / 'coco' / 'annotations' / 'instances_train2017.json').read_text())
+    sizes = {image['id']: (image['height'], image['width']) for image in content['images']}
+    colors = {c: [] for c in range(1, 6)}
+    for annotation in content['annotations']:
+        path = root / 'coco' / 'train2017' / f'{annotation["image_id"]:012d}.jpg'
+        mask = decode(annotation, *sizes[annotation['image_id']])
+        colors[annotation['category_id']].append(cv2.imread(str(path))[mask].mean(0))
+    means = np.array([np.mean(c, 0) for c in colors.values()])
+    within = np.mean([np.std(c, 0).mean() for c in colors.values()])
+    assert means.std(0).max() < 0.5 * within
+
+
+def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
+    root = make_shapes(tmp_path / 'x', train=2, val=1, size=64)
+    with pytest.raises(FileExistsError):
+        make_shapes(root, train=2, val=1, size=64)
+    assert ensure_shapes(root, train=2, val=1, size=64, seed=0) == root
+    with pytest.raises(FileExistsError, match='was made with'):
+        ensure_shapes(root, train=3, val=1, size=64, seed=0)
+    (tmp_path / 'y.unfinished').mkdir()
+    (tmp_path / 'y.unfinished' / 'rubbish').touch()
+    assert not (make_shapes(tmp_path / 'y', train=1, val=1, size=64) / 'rubbish').exists()
+    for wrong in (dict(train=0), dict(size=8), dict(seed=-1)):
+        with pytest.raises(ValueError, match='at least'):
+            make_shapes(tmp_path / 'z', **wrong)
+
+
+def test_command_line(tmp_path):
+    command = [sys.executable, '-m', 'xcit_mm.datasets']
+    small = ['--train', '2', '--val', '1', '--size', '64']
+    run = subprocess.run([*command, tmp_path / 'd', *small], capture_output=True, text=True)
+    assert run.returncode == 0 and f'{tmp_path}/d/coco' in run.stdout
+    again = subprocess.run([*command, tmp_path / 'd', *small], capture_output=True, text=True)
+    assert again.returncode == 2 and 'exists already' in again.stderr

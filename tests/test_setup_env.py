@@ -1,0 +1,64 @@
+"""The set-up script: what it says when something fails, and what it takes for done."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def setup_env(tmp_path, monkeypatch):
+    path = ROOT / 'requirements' / 'setup_env.py'
+    spec = importlib.util.spec_from_file_location('setup_env', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, 'LOG', tmp_path / 'log')
+    return module
+
+
+def test_a_failed_step_shows_its_end_and_says_what_to_do(setup_env):
+    code = 'print(*range(99), sep="\\n"); print("x.h:1: Python.h: No such file"); exit(3)'
+    with pytest.raises(setup_env.StepFailed) as raised:
+        setup_env.run(sys.executable, '-c', code)
+    lines = str(raised.value).splitlines()
+    assert '  | 98' in lines and '  | 5' not in lines
+    assert 'status 3' in lines[-2] and 'python3-dev' in lines[-1]
+    assert '42' in setup_env.LOG.read_text()
+
+
+def test_without_a_compiler_it_says_which_package_brings_one(setup_env, monkeypatch):
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    with pytest.raises(setup_env.StepFailed, match=r'apt-get install g\+\+'):
+        setup_env.build_mmcv()
+
+
+def test_every_requirement_is_pinned(setup_env):
+    pins = setup_env.pinned_versions()
+    for file in (ROOT / 'requirements').glob('*.txt'):
+        for line in file.read_text().splitlines():
+            assert not line or line.startswith('#') or '==' in line, line
+    assert pins['mmcv'] == '2.1.0' and pins['torch'] == '2.13.0'
+
+
+def test_an_environment_is_done_only_with_its_last_file(setup_env, tmp_path, monkeypatch):
+    monkeypatch.setattr(setup_env, 'READY', tmp_path / 'ready')
+    assert setup_env.missing()
+    (tmp_path / 'ready').write_text('another set-up')
+    assert setup_env.missing()
+    (tmp_path / 'ready').write_text(setup_env.fingerprint())
+    monkeypatch.setattr(setup_env, 'VENV', tmp_path / 'nothing')
+    assert any('torch' in name for name in setup_env.missing())
+
+
+@pytest.mark.skipif(not (ROOT / '.venv' / 'xcit_mm-ready').is_file(), reason='not set up by make')
+def test_nothing_is_done_when_nothing_is_missing():
+    command = [sys.executable, str(ROOT / 'requirements' / 'setup_env.py')]
+    env = {**os.environ, 'http_proxy': 'http://127.0.0.1:9', 'https_proxy': 'http://127.0.0.1:9'}
+    base = getattr(sys, '_base_executable', sys.executable)
+    run = subprocess.run([base, *command[1:]], capture_output=True, text=True, env=env, timeout=20)
+    assert run.returncode == 0 and run.stdout == ''

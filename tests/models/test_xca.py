@@ -204,7 +204,9 @@ def test_forms_agree_on_random_sizes_types_and_layouts(
         assert error(covariance(x), token(x)) < (1e-12 if double else 3e-6)
 
 
-@pytest.mark.parametrize('arch, patch_size, size', [('s12', 16, (512, 672)), ('t12', 8, (333, 500))])
+@pytest.mark.parametrize(
+    'arch, patch_size, size', [('s12', 16, (512, 672)), ('t12', 8, (333, 500))]
+)
 def test_whole_backbone_agrees_in_both_forms_at_real_sizes(arch, patch_size, size):
     models = [XCiT(arch, patch_size, attention=form).eval() for form in ('token', 'covariance')]
     models[1].load_state_dict(models[0].state_dict())

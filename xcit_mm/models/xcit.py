@@ -116,9 +116,14 @@ class XCiT(XCiTTrunk):
             tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
             ``patch_size``.
         """
-        features = [
-            tokens_to_map(x, grid).clone(memory_format=torch.contiguous_format)
-            for i, (x, grid) in enumerate(self.trunk_outputs(images))
-            if i in self.out_indices
-        ]
-        return tuple(features) if self.pyramid is None else self.pyramid(features)
+        levels: list[Tensor] = []
+        for i, (x, grid) in enumerate(self.trunk_outputs(images)):
+            if i in self.out_indices:
+                feature = tokens_to_map(x, grid)
+                # Rescaled at once: the next layer may overwrite the tokens, and a pooled level is
+                # all that need be kept of them.
+                level = self.pyramid.rescale(len(levels), feature) if self.pyramid else feature
+                is_copy = level is not feature
+                keep = torch.contiguous_format
+                levels.append(level.contiguous() if is_copy else level.clone(memory_format=keep))
+        return tuple(levels)

@@ -182,12 +182,3 @@ def test_heads_are_the_recipes():
 def test_metafiles_and_zoo_page_are_up_to_date():
     for path, text in {**metafiles(), 'docs/model_zoo.md': page()}.items():
         assert (ROOT / path).read_text(encoding='utf-8') == text, f'python -m xcit_mm.zoo: {path}'
-
-
-def test_mim_knows_us():
-    from mim.commands.search import get_model_info
-
-    found = get_model_info('xcit_mm', to_dict=True)
-    assert len(found) == 24
-    row = found['mask_rcnn_xcit_s12_8_3x']
-    assert row['weight'].endswith('/coco/maskrcnn_xcit_small_12_p8.pth')

@@ -71,20 +71,37 @@ def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
     assert {str(p) for p in configs} <= sources
 
 
-def test_installed_wheel_works_from_elsewhere(archives, tmp_path):
-    install = ['-m', 'pip', 'install', '--no-deps', '--no-index', '--target', str(tmp_path / 'lib')]
+@pytest.fixture(scope='module')
+def installed(archives, tmp_path_factory):
+    """The environment of a process that has the wheel installed, and a folder elsewhere."""
+    folder = tmp_path_factory.mktemp('installed')
+    install = ['-m', 'pip', 'install', '--no-deps', '--no-index', '--target', str(folder / 'lib')]
     assert python(*install, str(archives[0])).returncode == 0
-    user_config = tmp_path / 'mine.py'
+    return {'cwd': folder, 'env': {**os.environ, 'PYTHONPATH': str(folder / 'lib')}}
+
+
+def test_installed_wheel_works_from_elsewhere(installed):
+    user_config = installed['cwd'] / 'mine.py'
     user_config.write_text("_base_ = 'xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py'\n")
     code = (
         'import xcit_mm; from mmengine.config import Config; print(xcit_mm.__file__); '
         'print(Config.fromfile("mine.py").model.backbone.arch)'
     )
-    env = {**os.environ, 'PYTHONPATH': str(tmp_path / 'lib')}
-    run = python('-c', code, cwd=tmp_path, env=env)
+    run = python('-c', code, **installed)
     assert run.returncode == 0, run.stderr
     path, arch = run.stdout.split()
-    assert path.startswith(str(tmp_path)) and arch == 's12'
+    assert path.startswith(str(installed['cwd'])) and arch == 's12'
+
+
+def test_mim_knows_the_installed_package(installed):
+    code = (
+        'from mim.commands.search import get_model_info as f; found = f("xcit_mm", to_dict=True); '
+        'print(len(found), found["mask_rcnn_xcit_s12_8_3x"]["weight"])'
+    )
+    run = python('-c', code, **installed)
+    assert run.returncode == 0, run.stderr
+    count, weight = run.stdout.split()[-2:]
+    assert count == '24' and weight.endswith('/coco/maskrcnn_xcit_small_12_p8.pth')
 
 
 def test_doctor_is_content_here():

@@ -48,7 +48,7 @@ def test_coco_side_is_sound(root):
         assert np.array_equal(mask, coco.annToMask(annotation).astype(bool))
         x, y, w, h = annotation['bbox']
         assert x >= 0 and y >= 0 and x + w <= image['width'] and y + h <= image['height']
-        assert mask.sum() == pytest.approx(annotation['area'], rel=0.25, abs=8)
+        assert mask.sum() == annotation['area'] > 0
         rows, columns = np.nonzero(mask)
         assert abs(columns.min() - x) <= 1 and abs(rows.max() + 1 - y - h) <= 1
     areas = [a['area'] for a in annotations]

@@ -146,13 +146,15 @@ def _annotation(shape: Shape) -> dict[str, Any]:
     rows, columns = np.nonzero(shape.mask)
     x, y = int(columns.min()), int(rows.min())
     box = [x, y, int(columns.max()) - x + 1, int(rows.max()) - y + 1]
-    return {
+    segmentation = _run_lengths(shape.mask) if shape.is_crowd else _polygons(shape.mask)
+    annotation = {
         'category_id': shape.label + 1,
         'bbox': box,
-        'area': int(shape.mask.sum()),
         'iscrowd': int(shape.is_crowd),
-        'segmentation': _run_lengths(shape.mask) if shape.is_crowd else _polygons(shape.mask),
+        'segmentation': segmentation,
     }
+    # Of what was written: like COCO's own, polygons have no holes.
+    return {**annotation, 'area': int(decode(annotation, *shape.mask.shape).sum())}
 
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:

@@ -148,3 +148,27 @@ def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(co
     load_checkpoint(target, str(path), strict=True)
     for name, tensor in target.state_dict().items():
         assert torch.equal(tensor, state[name]), name
+
+
+OWN = (
+    'detection/mask_rcnn_xcit_n12_16_3x.py',
+    'detection/mask_rcnn_xcit_n12_8_3x.py',
+    'detection/cascade_mask_rcnn_xcit_s12_16_3x.py',
+    'segmentation/sem_fpn_xcit_n12_16_80k.py',
+    'segmentation/upernet_xcit_n12_8_160k.py',
+)
+
+
+@pytest.mark.parametrize('config', OWN)
+def test_own_configs_lose_no_gradient(config):
+    cfg = get_config(f'xcit_mm::{config}')
+    init_default_scope(cfg.default_scope)
+    replace_sync_bn(cfg)
+    if cfg.default_scope == 'mmseg':
+        cfg.model.data_preprocessor.size = (128, 128)
+    model = MODELS.build(cfg.model).train()
+    batch = detection_batch(True) if cfg.default_scope == 'mmdet' else segmentation_batch()
+    losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+    model.parse_losses(losses)[0].backward()
+    without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert without == []

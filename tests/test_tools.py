@@ -135,9 +135,12 @@ def _forward_only(path):
     cfg = Config.fromfile(path)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model).eval()
+    head = model.rpn_head if cfg.default_scope == 'mmdet' else model.decode_head
     with torch.no_grad():
-        outputs = model(torch.randn(1, 3, 64, 64), mode='tensor')
-    assert outputs is not None
+        features = model.extract_feat(torch.randn(1, 3, 64, 64))
+        head(features)
+    strides = (4, 8, 16, 32)
+    assert [f.shape[-1] for f in features[:4]] == [64 // stride for stride in strides]
 
 
 def metrics_of(work_dir):

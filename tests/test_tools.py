@@ -303,11 +303,8 @@ def test_two_gloo_processes_take_the_step_of_one(small_data, tmp_path, free_port
                 cwd=ROOT, capture_output=True, text=True, timeout=600, env=env,
             )  # fmt: skip
         assert run.returncode == 0, run.stderr[-3000:]
-        (scalars,) = work_dir.glob('*/vis_data/scalars.json')
-        loss = json.loads(scalars.read_text().splitlines()[0])['loss']
-        results.append((loss, torch.load(work_dir / 'iter_1.pth', weights_only=True)))
-    (loss1, one), (loss2, two) = results
-    assert loss1 == pytest.approx(loss2, rel=1e-5)
+        results.append(torch.load(work_dir / 'iter_1.pth', weights_only=True))
+    one, two = results
     for name, tensor in one['state_dict'].items():
         torch.testing.assert_close(two['state_dict'][name], tensor, rtol=1e-5, atol=1e-5, msg=name)
 

@@ -284,27 +284,45 @@ train_cfg = dict(max_iters=1)
 param_scheduler = []
 optim_wrapper = dict(_delete_=True, optimizer=dict(type='SGD', lr=0.1))
 default_hooks = dict(checkpoint=dict(interval=1), logger=dict(interval=1))
+custom_imports = dict(imports=['xcit_mm', 'loss_of_each_process'], allow_failed_imports=False)
+custom_hooks = [dict(type='LossOfEachProcess')]
+"""
+# mmengine logs the first process's loss alone.
+LOSS_HOOK = """
+from pathlib import Path
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class LossOfEachProcess(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        (Path(runner.work_dir) / f'loss.{runner.rank}').write_text(repr(float(outputs['loss'])))
 """
 
 
 def test_two_gloo_processes_take_the_step_of_one(small_data, tmp_path, free_port):
-    results = []
+    (tmp_path / 'loss_of_each_process.py').write_text(LOSS_HOOK)
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    results, losses = [], []
     for processes in (1, 2):
         config = tmp_path / f'p{processes}.py'
         config.write_text(TWO.format(root=ROOT, data=small_data, batch_size=4 // processes))
         work_dir = tmp_path / f'work{processes}'
         arguments = ['--seed', '3', '--work-dir', str(work_dir)]
         if processes == 1:
-            run = tool('train.py', config, *arguments)
+            run = tool('train.py', config, *arguments, env=env)
         else:
-            env = {**os.environ, 'PYTHON': sys.executable, 'PORT': str(free_port)}
+            env |= {'PYTHON': sys.executable, 'PORT': str(free_port)}
             run = subprocess.run(
                 ['bash', 'tools/dist_train.sh', str(config), '2', *arguments],
                 cwd=ROOT, capture_output=True, text=True, timeout=600, env=env,
             )  # fmt: skip
         assert run.returncode == 0, run.stderr[-3000:]
         results.append(torch.load(work_dir / 'iter_1.pth', weights_only=True))
+        losses.append([float(path.read_text()) for path in sorted(work_dir.glob('loss.*'))])
     one, two = results
+    assert len(losses[1]) == 2 and losses[1][0] != losses[1][1]
+    assert np.mean(losses[1]) == pytest.approx(losses[0][0], rel=1e-5)
     for name, tensor in one['state_dict'].items():
         torch.testing.assert_close(two['state_dict'][name], tensor, rtol=1e-5, atol=1e-5, msg=name)
 

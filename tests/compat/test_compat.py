@@ -8,6 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
+from torch import distributed
 
 import xcit_mm  # noqa: F401
 from xcit_mm.compat import checkpoints, init_gloo, revert_sync_bn, torchvision_ops
@@ -171,7 +172,10 @@ try:
     init_dist(launcher)
 except Exception as error:
     print('mmengine:', type(error).__name__)
-assert init_gloo(launcher) and not init_gloo(launcher)
+run = Config(dict(launcher=launcher))
+init_gloo(run)
+init_gloo(run)
+assert run.model_wrapper_cfg.device_ids is None
 rank, world_size = get_dist_info()
 total = torch.tensor([float(rank + 1)])
 distributed.all_reduce(total)
@@ -220,9 +224,11 @@ def test_two_processes_with_gloo_where_mmengine_and_sync_bn_fail(tmp_path, launc
 
 
 def test_gloo_without_its_launcher_says_so():
-    assert init_gloo('none') is False
+    alone = Config({'launcher': 'none'})
+    init_gloo(alone)
+    assert not distributed.is_initialized() and 'model_wrapper_cfg' not in alone
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match='SLURM_PROCID'):
-            init_gloo('slurm')
+            init_gloo(Config({'launcher': 'slurm'}))
         with pytest.raises(ValueError, match='launcher must be'):
-            init_gloo('ssh')
+            init_gloo(Config({'launcher': 'ssh'}))

@@ -119,19 +119,9 @@ def prepare(cfg: Config, args: argparse.Namespace) -> None:
     cfg.launcher = args.launcher
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
-        on_cpu = init_gloo(
-            args.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
-        )
+        init_gloo(cfg)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if on_cpu and cfg.get('model_wrapper_cfg') is None:
-        # What mmengine does by itself, but for the number of a CUDA device.
-        cfg.model_wrapper_cfg = dict(
-            type='MMDistributedDataParallel',
-            device_ids=None,
-            broadcast_buffers=False,
-            find_unused_parameters=cfg.get('find_unused_parameters', False),
-        )
     revert_sync_bn(cfg)
 
 

@@ -1,9 +1,10 @@
 """Several processes on a machine without CUDA.
 
-Obstacle: mmengine's launchers call ``torch.cuda.set_device`` and start NCCL, whatever the machine.
+Obstacle: mmengine's launchers call ``torch.cuda.set_device`` and start NCCL, whatever the machine,
+and its Runner gives the model's wrapper the number of a CUDA device.
 
-What this does: starts the process group itself, with gloo, from the same environment variables.
-mmengine uses a process group that exists.
+What this does: starts the process group itself, with gloo, from the same environment variables
+(mmengine uses a process group that exists), and asks for the same wrapper without a device.
 """
 
 import datetime
@@ -11,6 +12,7 @@ import os
 import subprocess
 
 import torch
+from mmengine.config import Config
 from torch import distributed
 
 # launcher -> variables it sets for: rank, number of processes, rank on this machine
@@ -21,19 +23,21 @@ VARIABLES = {
 }
 
 
-def init_gloo(launcher: str, timeout: float = 1800) -> bool:
+# Seconds after which a process that waits for a lost one gives up, unless the config says
+# otherwise in env_cfg.dist_cfg.timeout.
+TIMEOUT = 1800
+
+
+def init_gloo(cfg: Config) -> None:
     """Start a gloo process group where there is no CUDA; call it before the Runner is built.
 
     Args:
-        launcher (str): ``none``, ``pytorch``, ``slurm`` or ``mpi``.
-        timeout (float): Seconds after which a process that waits for a lost one gives up.
-            Defaults to 1800.
-
-    Returns:
-        bool: Whether a process group was started.
+        cfg (Config): The config of a run. ``launcher`` says who started the processes;
+            ``model_wrapper_cfg`` is filled in if it is missing.
     """
+    launcher = cfg.launcher
     if launcher == 'none' or torch.cuda.is_available() or distributed.is_initialized():
-        return False
+        return
     if launcher not in VARIABLES:
         raise ValueError(f'launcher must be none, {", ".join(VARIABLES)}, not {launcher!r}')
     for name, source in zip(('RANK', 'WORLD_SIZE', 'LOCAL_RANK'), VARIABLES[launcher], strict=True):
@@ -48,8 +52,15 @@ def init_gloo(launcher: str, timeout: float = 1800) -> bool:
         os.environ.setdefault('MASTER_ADDR', _first_slurm_host(os.environ['SLURM_NODELIST']))
     os.environ.setdefault('MASTER_ADDR', '127.0.0.1')
     os.environ.setdefault('MASTER_PORT', '29500')
+    timeout = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', TIMEOUT)
     distributed.init_process_group('gloo', timeout=datetime.timedelta(seconds=timeout))
-    return True
+    if cfg.get('model_wrapper_cfg') is None:
+        cfg.model_wrapper_cfg = dict(
+            type='MMDistributedDataParallel',
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=cfg.get('find_unused_parameters', False),
+        )
 
 
 def _first_slurm_host(nodes: str) -> str:

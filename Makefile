@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test lint benchmark clean
+.PHONY: help setup test lint demo benchmark clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -15,6 +15,9 @@ lint: setup  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+demo: setup  ## train, evaluate and look, on data drawn on the spot, 12 minutes (QUICK=1: two)
+	$(BIN)/python tools/demo.py $(if $(QUICK),--quick)
 
 benchmark: setup  ## speed and memory against the peers, 25 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python tools/benchmark.py $(if $(QUICK),--quick --out-dir work_dirs/benchmark)

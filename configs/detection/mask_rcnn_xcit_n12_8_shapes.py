@@ -6,19 +6,37 @@ _base_ = [
     '_base_/runtime_shapes.py',
 ]
 
+norm_cfg = dict(type='BN')
+channels = 64
+roi_layer = dict(type='RoIAlign', sampling_ratio=1)
 model = dict(
-    backbone=dict(init_cfg=None),
-    neck=dict(out_channels=96),
-    rpn_head=dict(in_channels=96, feat_channels=96, anchor_generator=dict(scales=[4])),
+    backbone=dict(init_cfg=None, drop_path_rate=0.0),
+    neck=dict(out_channels=channels, norm_cfg=norm_cfg),
+    rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=dict(scales=[4])),
     roi_head=dict(
-        bbox_roi_extractor=dict(out_channels=96),
-        bbox_head=dict(in_channels=96, fc_out_channels=256, num_classes=5),
-        mask_roi_extractor=dict(out_channels=96),
-        mask_head=dict(in_channels=96, conv_out_channels=64, num_convs=2, num_classes=5),
+        bbox_roi_extractor=dict(out_channels=channels, roi_layer=roi_layer),
+        bbox_head=dict(
+            type='ConvFCBBoxHead',
+            in_channels=channels,
+            num_shared_convs=2,
+            num_shared_fcs=1,
+            conv_out_channels=channels,
+            fc_out_channels=256,
+            norm_cfg=norm_cfg,
+            num_classes=5,
+        ),
+        mask_roi_extractor=dict(out_channels=channels, roi_layer=roi_layer),
+        mask_head=dict(
+            in_channels=channels,
+            num_convs=2,
+            conv_out_channels=channels,
+            norm_cfg=norm_cfg,
+            num_classes=5,
+        ),
     ),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=300, max_per_img=150),
-        rcnn=dict(sampler=dict(num=64)),
+        rcnn=dict(sampler=dict(num=32, pos_fraction=0.5)),
     ),
     test_cfg=dict(rpn=dict(nms_pre=300, max_per_img=100)),
 )

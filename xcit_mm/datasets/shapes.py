@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
-CLASSES = ('circle', 'square', 'triangle', 'star', 'cross')
-# Shapes of which less than this part is visible are not annotated.
-MIN_VISIBLE = 0.35
-MIN_AREA = 20
+CLASSES = ('disc', 'bar', 'triangle', 'star', 'arc')
+# No shape is placed so that it leaves less than this part of another one to see: whatever can be
+# seen can be told apart, and is annotated.
+MIN_VISIBLE = 0.7
+ATTEMPTS = 20
+# Either way, in radians.
+MAX_ROTATION = 0.4
 # Sub-pixel bits of OpenCV's drawing functions.
 SHIFT = 4
 
@@ -44,21 +47,21 @@ class Scene:
 def outline(label: int) -> np.ndarray:
     """The outline of a class around the origin, with a radius of about 1, (N, 2)."""
     name = CLASSES[label]
-    if name == 'circle':
-        angle = np.linspace(0, 2 * np.pi, 48, endpoint=False)
-        return np.stack([np.cos(angle), np.sin(angle)], 1) * 0.9
-    if name == 'square':
-        return np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.78
+    if name == 'disc':
+        return 0.9 * _on_circle(np.linspace(0, 2 * np.pi, 48, endpoint=False))
+    if name == 'bar':
+        return np.array([[-1.1, -0.4], [1.1, -0.4], [1.1, 0.4], [-1.1, 0.4]])
     if name == 'triangle':
-        angle = np.pi / 2 + np.arange(3) * 2 * np.pi / 3
-        return np.stack([np.cos(angle), np.sin(angle)], 1) * 1.1
+        return 1.1 * _on_circle(np.pi / 2 + np.arange(3) * 2 * np.pi / 3)
     if name == 'star':
-        angle = np.pi / 2 + np.arange(10) * np.pi / 5
-        radius = np.where(np.arange(10) % 2, 0.42, 1.1)
-        return np.stack([np.cos(angle), np.sin(angle)], 1) * radius[:, None]
-    arm = 0.33
-    corners = [(arm, 1), (arm, arm), (1, arm), (1, -arm), (arm, -arm), (arm, -1)]
-    return np.array(corners + [(-x, -y) for x, y in corners])
+        radius = np.where(np.arange(12) % 2, 0.55, 1.1)
+        return radius[:, None] * _on_circle(np.arange(12) * np.pi / 6)
+    outer = _on_circle(np.linspace(0.5, 2 * np.pi - 0.5, 32))
+    return np.concatenate([outer, 0.4 * outer[::-1]])
+
+
+def _on_circle(angle: np.ndarray) -> np.ndarray:
+    return np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
 def draw_scene(rng: np.random.Generator, height: int, width: int) -> Scene:
@@ -73,24 +76,39 @@ def draw_scene(rng: np.random.Generator, height: int, width: int) -> Scene:
     chance = rng.random()
     if chance < 0.05:
         return _with_noise(rng, scene)  # an image without objects
-    for _ in range(rng.integers(1, 6)):
-        label, radius = int(rng.integers(len(CLASSES))), _radius(rng, height, width)
-        margin = 0.5 * radius
-        center = rng.uniform((margin, margin), (width - margin, height - margin))
-        _paint(rng, scene, label, _fill(height, width, _place(rng, label, center, radius)))
+    for _ in range(rng.integers(1, 5)):
+        _place_shape(rng, scene)
     if chance > 0.95:
         _paint_crowd(rng, scene)
-    scene.shapes = [shape for shape in scene.shapes if _is_worth_annotating(shape)]
     return _with_noise(rng, scene)
+
+
+def _place_shape(rng: np.random.Generator, scene: Scene) -> None:
+    """Add a shape where it hides none of the others; nowhere, if the scene is full."""
+    height, width = scene.image.shape[:2]
+    label, radius = int(rng.integers(len(CLASSES))), _radius(rng, height, width)
+    margin = 0.7 * radius
+    for _ in range(ATTEMPTS):
+        center = rng.uniform((margin, margin), (width - margin, height - margin))
+        mask = _fill(height, width, _polygon(rng, label, center, radius))
+        if _hides_none(scene, mask):
+            _paint(rng, scene, label, mask)
+            return
+
+
+def _hides_none(scene: Scene, mask: np.ndarray) -> bool:
+    return all(
+        (shape.mask & ~mask).sum() >= MIN_VISIBLE * shape.full_area for shape in scene.shapes
+    )
 
 
 def _radius(rng: np.random.Generator, height: int, width: int) -> float:
     """Small ones are as likely as large ones."""
-    return float(np.exp(rng.uniform(np.log(0.08), np.log(0.28)))) * min(height, width)
+    return float(np.exp(rng.uniform(np.log(0.14), np.log(0.3)))) * min(height, width)
 
 
-def _place(rng: np.random.Generator, label: int, center: np.ndarray, radius: float) -> np.ndarray:
-    angle = rng.uniform(0, 2 * np.pi)
+def _polygon(rng: np.random.Generator, label: int, center: np.ndarray, radius: float) -> np.ndarray:
+    angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     stretch = np.diag(rng.uniform(0.85, 1.15, 2))
     return outline(label) @ stretch @ rotation.T * radius + center
@@ -112,7 +130,7 @@ def _paint(
     height, width = mask.shape
     behind = scene.image[mask].mean(0)
     color = rng.uniform(0, 255, 3)
-    while np.abs(color - behind).sum() < 150:  # nobody could see it
+    while np.abs(color - behind).sum() < 180:  # nobody could see it
         color = rng.uniform(0, 255, 3)
     texture = _gradient(rng, height, width, rng.uniform(0, 40))
     scene.image[mask] = np.clip(color + texture[mask, None], 0, 255)
@@ -129,17 +147,15 @@ def _paint_crowd(rng: np.random.Generator, scene: Scene) -> None:
     height, width = scene.image.shape[:2]
     label = int(rng.integers(len(CLASSES)))
     spread = 0.12 * min(height, width)
-    middle = rng.uniform((spread, spread), (width - spread, height - spread))
-    mask = np.zeros((height, width), bool)
-    for _ in range(12):
-        center = middle + rng.uniform(-spread, spread, 2)
-        mask |= _fill(height, width, _place(rng, label, center, 0.04 * min(height, width)))
-    _paint(rng, scene, label, mask, is_crowd=True)
-
-
-def _is_worth_annotating(shape: Shape) -> bool:
-    visible = int(shape.mask.sum())
-    return visible >= MIN_AREA and visible >= MIN_VISIBLE * shape.full_area
+    for _ in range(ATTEMPTS):
+        middle = rng.uniform((spread, spread), (width - spread, height - spread))
+        mask = np.zeros((height, width), bool)
+        for _ in range(12):
+            center = middle + rng.uniform(-spread, spread, 2)
+            mask |= _fill(height, width, _polygon(rng, label, center, 0.04 * min(height, width)))
+        if _hides_none(scene, mask):
+            _paint(rng, scene, label, mask, is_crowd=True)
+            return
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -1,13 +1,12 @@
 # The embedded data set in COCO's layout; tools/train.py and test.py make it if it is missing.
 _base_ = 'mmdet::_base_/datasets/coco_instance.py'
 
-shapes = dict(root='data/shapes', train=1200, val=200, size=128, seed=0)
+shapes = dict(root='data/shapes', train=2800, val=120, size=128, seed=0)
 data_root = 'data/shapes/coco/'
-metainfo = dict(classes=('circle', 'square', 'triangle', 'star', 'cross'))
+metainfo = dict(classes=('disc', 'bar', 'triangle', 'star', 'arc'))
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='RandomFlip', prob=0.75, direction=['horizontal', 'vertical', 'diagonal']),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
@@ -21,6 +20,9 @@ test_pipeline = [
 ]
 train_dataloader = dict(
     batch_size=4,
+    num_workers=1,
+    sampler=dict(type='InfiniteSampler'),
+    batch_sampler=None,
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
@@ -28,7 +30,10 @@ train_dataloader = dict(
         pipeline=train_pipeline,
     ),
 )
-val_dataloader = dict(dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
+val_dataloader = dict(
+    num_workers=1,
+    dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator

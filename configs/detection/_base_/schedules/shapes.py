@@ -1,11 +1,16 @@
 # A short run from scratch on the CPU: warm-up, cosine decay, gradient clipping.
 _base_ = './adamw_1x.py'
 
-train_cfg = dict(max_epochs=4)
+# Twice on the way; tools/test.py does it at the end.
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=700, val_interval=234)
 optim_wrapper = dict(
-    optimizer=dict(lr=6e-4), clip_grad=dict(max_norm=5.0, norm_type=2), type='OptimWrapper'
+    type='OptimWrapper',
+    # One group of parameters, one fused step.
+    optimizer=dict(lr=1e-3, fused=True),
+    paramwise_cfg=None,
+    clip_grad=dict(max_norm=5.0, norm_type=2),
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=60),
-    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=4, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=60, end=700, eta_min=1e-6),
 ]

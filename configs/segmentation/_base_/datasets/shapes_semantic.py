@@ -1,11 +1,11 @@
 # The embedded data set in ADE20k's layout; tools/train.py and test.py make it if it is missing.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
-shapes = dict(root='data/shapes', train=1200, val=200, size=128, seed=0)
+shapes = dict(root='data/shapes', train=2800, val=120, size=128, seed=0)
 dataset_type = 'BaseSegDataset'
 data_root = 'data/shapes/ade'
 metainfo = dict(
-    classes=('background', 'circle', 'square', 'triangle', 'star', 'cross'),
+    classes=('background', 'disc', 'bar', 'triangle', 'star', 'arc'),
     palette=[
         [60, 60, 60], [230, 80, 80], [80, 180, 80], [80, 120, 230], [230, 190, 60], [180, 90, 200],
     ],
@@ -14,7 +14,6 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='RandomCrop', crop_size=(128, 128)),
-    dict(type='RandomFlip', prob=0.75, direction=['horizontal', 'vertical', 'diagonal']),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
@@ -23,8 +22,8 @@ test_pipeline = [
     dict(type='PackSegInputs'),
 ]
 train_dataloader = dict(
-    batch_size=8,
-    num_workers=2,
+    batch_size=4,
+    num_workers=1,
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
@@ -34,7 +33,7 @@ train_dataloader = dict(
     ),
 )
 val_dataloader = dict(
-    num_workers=2,
+    num_workers=1,
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

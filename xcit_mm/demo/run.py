@@ -1,0 +1,109 @@
+"""Runs the demo and writes its page."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import mmcv
+import mmdet
+import mmengine
+import mmseg
+import torch
+from mmengine.config import Config
+
+from ..version import __version__
+from .curves import plot_curves, read_curves
+from .page import Section, render
+from .pictures import draw_detections, draw_segmentations
+from .steps import JOBS, Job, Step, read_metrics, run_step, steps
+
+QUICK_ITERATIONS = 40
+RECORD = 'demo.json'
+
+
+def run_demo(root: Path, out_dir: Path, seed: int, quick: bool) -> dict[str, float]:
+    """Train and evaluate both models where that is not done yet, and write ``index.html``.
+
+    Args:
+        root (Path): The repository.
+        out_dir (Path): Folder of the demo.
+        seed (int): Seed of the trainings.
+        quick (bool): Whether the trainings are so short that the numbers mean nothing.
+
+    Returns:
+        dict[str, float]: The numbers that the page puts first.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    record = _read_record(out_dir, seed)
+    sections: list[Section] = []
+    numbers: dict[str, float] = {}
+    for job in JOBS:
+        planned = list(steps(job, root, out_dir, seed, QUICK_ITERATIONS if quick else None))
+        for step in planned:
+            run_step(step, root, record['seconds'])
+            _write(out_dir / RECORD, json.dumps(record, indent=1))
+        sections.append(_section(job, planned, root, out_dir))
+        numbers |= dict(sections[-1].headline.values())
+    record['metrics'] = numbers
+    _write(out_dir / RECORD, json.dumps(record, indent=1))
+    _write(out_dir / 'index.html', render(sections, _facts(root, record)))
+    return numbers
+
+
+def _read_record(out_dir: Path, seed: int) -> dict[str, Any]:
+    path = out_dir / RECORD
+    if not path.exists():
+        return {'seed': seed, 'seconds': {}}
+    record = json.loads(path.read_text(encoding='utf-8'))
+    if record['seed'] != seed:
+        raise FileExistsError(
+            f'{out_dir} has the demo with seed {record["seed"]}, not {seed}: use another --out-dir.'
+        )
+    return record
+
+
+def _section(job: Job, planned: list[Step], root: Path, out_dir: Path) -> Section:
+    work_dir = out_dir / job.name
+    metrics = read_metrics(work_dir / 'metrics.json')
+    loss, values = read_curves(work_dir, list(job.headline))
+    for name, curve in values.items():
+        curve[max(loss)] = metrics[name]  # validation on the way, the test at the end
+    cfg = Config.fromfile(root / job.config)
+    data_root = root / cfg.shapes.root
+    predictions, folder = work_dir / 'predictions', out_dir / 'pictures' / job.name
+    if cfg.default_scope == 'mmdet':
+        pictures = draw_detections(data_root, predictions, folder)
+    else:
+        classes, palette = cfg.metainfo.classes, cfg.metainfo.palette
+        pictures = draw_segmentations(data_root, predictions, folder, classes, palette)
+    return Section(
+        job.title,
+        {key: (name, metrics[key] / job.scale) for key, name in job.headline.items()},
+        metrics,
+        plot_curves(loss, values, job.headline, job.scale),
+        pictures,
+        [' '.join(['python', *step.command]) for step in planned],
+    )
+
+
+def _facts(root: Path, record: dict[str, Any]) -> dict[str, str]:
+    shapes = Config.fromfile(root / JOBS[0].config).shapes
+    packages = {'mmengine': mmengine, 'mmcv': mmcv, 'mmdet': mmdet, 'mmseg': mmseg, 'torch': torch}
+    facts = {
+        'data': f'{shapes.train} images for training, {shapes.val} held out, made from seed '
+        f'{shapes.seed} by python -m xcit_mm.datasets',
+        'seed': str(record['seed']),
+        'time': f'{sum(record["seconds"].values()) / 60:.1f} minutes on {os.cpu_count()} cores',
+        'made': time.strftime('%Y-%m-%d'),
+        'xcit_mm': __version__,
+    }
+    return facts | {name: package.__version__ for name, package in packages.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    unfinished = path.with_suffix('.unfinished')
+    unfinished.write_text(text, encoding='utf-8')
+    unfinished.replace(path)

@@ -6,10 +6,11 @@ was when it is run again.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from xcit_mm.cli.common import UserError, command
-from xcit_mm.demo.run import run_demo
+from xcit_mm.demo.run import run_control, run_demo
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,20 +22,36 @@ def main() -> None:
     parser.add_argument(
         '--quick', action='store_true', help='a minute or two, with whatever numbers that gives'
     )
+    parser.add_argument(
+        '--without-xca',
+        action='store_true',
+        help="a control: the same trainings without the attention, as in the paper's ablation; "
+        'numbers only, no page',
+    )
     parser.add_argument('--seed', type=int, default=0, help='seed of the trainings (default: 0)')
     parser.add_argument(
         '--out-dir',
         type=Path,
-        help='where everything goes (default: work_dirs/demo; with --quick work_dirs/demo_quick)',
+        help='where everything goes (default: work_dirs/demo; demo_quick with --quick, '
+        'demo_without_xca with --without-xca)',
     )
     args = parser.parse_args()
-    out_dir = args.out_dir or Path('work_dirs', 'demo_quick' if args.quick else 'demo')
+    name = 'demo_without_xca' if args.without_xca else 'demo_quick' if args.quick else 'demo'
+    # The commands are run in the repository, and shown as a user there would type them.
+    out_dir = Path(os.path.relpath(args.out_dir or ROOT / 'work_dirs' / name, ROOT))
+    os.chdir(ROOT)
     try:
-        numbers = run_demo(ROOT, out_dir.resolve(), args.seed, args.quick)
+        if args.without_xca:
+            numbers = run_control(ROOT, out_dir, args.seed)
+        else:
+            numbers = run_demo(ROOT, out_dir, args.seed, args.quick)
     except (RuntimeError, FileExistsError) as error:
         raise UserError(str(error)) from None
     print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
-    print(f'Page: {out_dir / "index.html"}')
+    print(
+        f'{"Numbers" if args.without_xca else "Page"}: '
+        f'{out_dir / ("demo.json" if args.without_xca else "index.html")}'
+    )
 
 
 if __name__ == '__main__':

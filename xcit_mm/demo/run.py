@@ -52,6 +52,27 @@ def run_demo(root: Path, out_dir: Path, seed: int, quick: bool) -> dict[str, flo
     return numbers
 
 
+def run_control(root: Path, out_dir: Path, seed: int) -> dict[str, float]:
+    """The same trainings without cross-covariance attention; returns their numbers.
+
+    Args:
+        root (Path): The repository.
+        out_dir (Path): Folder of the control.
+        seed (int): Seed of the trainings.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    record = _read_record(out_dir, seed)
+    numbers: dict[str, float] = {}
+    for job in JOBS:
+        for step in steps(job, root, out_dir, seed, without_xca=True):
+            run_step(step, root, record['seconds'])
+        metrics = read_metrics(out_dir / job.name / 'metrics.json')
+        numbers |= {name: metrics[key] / job.scale for key, name in job.headline.items()}
+    record['metrics'] = numbers
+    _write(out_dir / RECORD, json.dumps(record, indent=1))
+    return numbers
+
+
 def _read_record(out_dir: Path, seed: int) -> dict[str, Any]:
     path = out_dir / RECORD
     if not path.exists():

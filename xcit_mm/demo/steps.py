@@ -71,7 +71,21 @@ class Step:
         return self.source is None or self.result.stat().st_mtime >= self.source.stat().st_mtime
 
 
-def steps(job: Job, root: Path, out_dir: Path, seed: int, iterations: int | None) -> Iterator[Step]:
+# Options of tools/train.py and test.py that take the attention out of the backbone.
+WITHOUT_XCA = [
+    'model.backbone.type=XCiTWithoutXCA',
+    'custom_imports.imports=[xcit_mm,xcit_mm.demo.ablation]',
+]
+
+
+def steps(
+    job: Job,
+    root: Path,
+    out_dir: Path,
+    seed: int,
+    iterations: int | None = None,
+    without_xca: bool = False,
+) -> Iterator[Step]:
     """Training, test and inference of one model.
 
     Args:
@@ -79,20 +93,27 @@ def steps(job: Job, root: Path, out_dir: Path, seed: int, iterations: int | None
         root (Path): The repository.
         out_dir (Path): Folder of the demo.
         seed (int): Seed of the training.
-        iterations (int, optional): Length of the training. None means the config's.
+        iterations (int, optional): Length of the training. Defaults to None, the config's.
+        without_xca (bool): Whether the backbone has no attention, as a control. Defaults to False.
     """
     cfg = Config.fromfile(root / job.config)
     last = iterations or cfg.train_cfg.max_iters
     work_dir = out_dir / job.name
     checkpoint = work_dir / f'iter_{last}.pth'
     train = [job.config, '--work-dir', str(work_dir), '--seed', str(seed), '--resume']
-    if iterations:
-        train += ['--cfg-options', *shorten(cfg, iterations)]
+    ablation = WITHOUT_XCA if without_xca else []
+    options = [*(shorten(cfg, iterations) if iterations else []), *ablation]
+    if options:
+        train += ['--cfg-options', *options]
     yield Step(f'train the {job.name}', ['tools/train.py', *train], checkpoint)
     metrics = work_dir / 'metrics.json'
     test = [job.config, str(checkpoint), '--eval', *job.metrics, '--json', str(metrics), '--force']
     test += ['--work-dir', str(work_dir / 'test')]
+    if without_xca:
+        test += ['--cfg-options', *ablation]
     yield Step(f'evaluate the {job.name}', ['tools/test.py', *test], metrics, checkpoint)
+    if without_xca:
+        return
     predictions = work_dir / 'predictions'
     infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']

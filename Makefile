@@ -9,7 +9,7 @@ setup:  ## make .venv/ with everything pinned; does nothing when nothing is miss
 	@$(PYTHON) requirements/setup_env.py
 
 test: lint  ## run the linters and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ EXTRAS = {
     'det': ['mmdet>=3.3,<3.4', 'mmcv>=2.0.0,<2.2', 'six'],
     'seg': ['mmsegmentation>=1.2,<1.3', 'mmcv>=2.0.0,<2.2', 'ftfy', 'regex'],
     'timm': ['timm>=1.0'],
-    'dev': ['pytest', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
+    'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
 }
 
 setup(

@@ -1,10 +1,16 @@
 import json
+import os
 import socket
 
 import pytest
 import torch
 
 from xcit_mm.datasets import make_shapes
+
+if 'PYTEST_XDIST_WORKER' in os.environ:
+    # Tests side by side, and the processes that they start, share the cores.
+    os.environ['OMP_NUM_THREADS'] = '1'
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,7 @@ model = dict(
             conv_out_channels=channels,
             norm_cfg=norm_cfg,
             num_classes=5,
+            loss_mask=dict(loss_weight=2.0),
         ),
     ),
     train_cfg=dict(

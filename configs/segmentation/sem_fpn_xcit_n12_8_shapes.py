@@ -7,7 +7,7 @@ _base_ = [
 ]
 
 model = dict(
-    data_preprocessor=dict(size=(128, 128)),
+    data_preprocessor=dict(size=(96, 96)),
     backbone=dict(arch='n12', patch_size=8, init_cfg=None, drop_path_rate=0.0),
     neck=dict(in_channels=[128] * 4, out_channels=128, norm_cfg=dict(type='BN')),
     decode_head=dict(in_channels=[128] * 4, channels=64, num_classes=6),

@@ -7,7 +7,7 @@ _base_ = [
 ]
 
 model = dict(
-    data_preprocessor=dict(size=(128, 128)),
+    data_preprocessor=dict(size=(96, 96)),
     backbone=dict(arch='n12', patch_size=8, init_cfg=None),
     decode_head=dict(in_channels=[128] * 4, channels=96, num_classes=6),
     auxiliary_head=dict(in_channels=128, channels=64, num_classes=6),

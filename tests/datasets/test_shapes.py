@@ -52,7 +52,7 @@ def test_coco_side_is_sound(root):
         rows, columns = np.nonzero(mask)
         assert abs(columns.min() - x) <= 1 and abs(rows.max() + 1 - y - h) <= 1
     areas = [a['area'] for a in annotations]
-    assert max(areas) > 15 * min(areas)
+    assert max(areas) > 5 * min(areas)
 
 
 def test_ade_side_has_the_same_images_and_zero_as_unlabelled(root):

@@ -11,7 +11,7 @@ import numpy as np
 CLASSES = ('disc', 'bar', 'triangle', 'star', 'arc')
 # No shape is placed so that it leaves less than this part of another one to see: whatever can be
 # seen can be told apart, and is annotated.
-MIN_VISIBLE = 0.7
+MIN_VISIBLE = 0.75
 ATTEMPTS = 20
 # Either way, in radians.
 MAX_ROTATION = 0.4
@@ -104,7 +104,7 @@ def _hides_none(scene: Scene, mask: np.ndarray) -> bool:
 
 def _radius(rng: np.random.Generator, height: int, width: int) -> float:
     """Small ones are as likely as large ones."""
-    return float(np.exp(rng.uniform(np.log(0.14), np.log(0.3)))) * min(height, width)
+    return float(np.exp(rng.uniform(np.log(0.19), np.log(0.34)))) * min(height, width)
 
 
 def _polygon(rng: np.random.Generator, label: int, center: np.ndarray, radius: float) -> np.ndarray:
@@ -130,7 +130,7 @@ def _paint(
     height, width = mask.shape
     behind = scene.image[mask].mean(0)
     color = rng.uniform(0, 255, 3)
-    while np.abs(color - behind).sum() < 180:  # nobody could see it
+    while np.abs(color - behind).sum() < 200:  # nobody could see it
         color = rng.uniform(0, 255, 3)
     texture = _gradient(rng, height, width, rng.uniform(0, 40))
     scene.image[mask] = np.clip(color + texture[mask, None], 0, 255)
@@ -188,6 +188,6 @@ def _gradient(rng: np.random.Generator, height: int, width: int, strength: float
 
 
 def _with_noise(rng: np.random.Generator, scene: Scene) -> Scene:
-    noise = rng.normal(scale=rng.uniform(0, 10), size=scene.image.shape)
+    noise = rng.normal(scale=rng.uniform(0, 8), size=scene.image.shape)
     scene.image = np.clip(np.round(scene.image + noise), 0, 255).astype(np.uint8)
     return scene

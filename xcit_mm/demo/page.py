@@ -17,7 +17,7 @@ h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(-
 .pictures { display: grid; gap: .8rem; }
 .pictures { grid-template-columns: repeat(auto-fill, minmax(26rem, 1fr)); }
 .pictures img { width: 100%; border-radius: .4rem; }
-pre { background: var(--soft); padding: .8rem; border-radius: .6rem; overflow-x: auto; }
+pre { background: var(--soft); padding: .8rem; border-radius: .6rem; white-space: pre-wrap; }
 td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: tabular-nums; }
 """
 

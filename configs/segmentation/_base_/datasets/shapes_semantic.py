@@ -1,7 +1,7 @@
 # The embedded data set in ADE20k's layout; tools/train.py and test.py make it if it is missing.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
-shapes = dict(root='data/shapes', train=2800, val=120, size=128, seed=0)
+shapes = dict(root='data/shapes', train=2800, val=120, size=96, seed=0)
 dataset_type = 'BaseSegDataset'
 data_root = 'data/shapes/ade'
 metainfo = dict(
@@ -13,7 +13,7 @@ metainfo = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', reduce_zero_label=True),
-    dict(type='RandomCrop', crop_size=(128, 128)),
+    dict(type='RandomCrop', crop_size=(96, 96)),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

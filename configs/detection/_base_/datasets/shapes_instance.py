@@ -21,6 +21,7 @@ test_pipeline = [
 ]
 train_dataloader = dict(
     batch_size=4,
+    sampler=dict(type='SeededDefaultSampler'),
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,

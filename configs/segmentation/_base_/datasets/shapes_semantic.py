@@ -25,6 +25,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=8,
     num_workers=2,
+    sampler=dict(type='SeededInfiniteSampler'),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test lint demo benchmark clean
+.PHONY: help setup test test-long lint demo benchmark clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -10,6 +10,9 @@ setup:  ## make .venv/ with everything pinned; does nothing when nothing is miss
 
 test: lint  ## run the linters and all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-long: setup  ## the long forms of tests: 20 kills, lost processes
+	$(BIN)/python -m pytest -m long
 
 lint: setup  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

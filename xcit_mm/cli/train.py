@@ -1,14 +1,17 @@
 """Train a detector or a segmentor."""
 
 import argparse
+import errno
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 
+from ..engine import NonFiniteError, what_resume_takes
+from ..weights import CheckpointError, read_checkpoint
 from .common import (
     UserError,
     add_run_arguments,
@@ -79,6 +82,7 @@ def main() -> None:
     check_pretrained(cfg)
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
+    keep_seed(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(
@@ -87,8 +91,45 @@ def main() -> None:
             'current',
             30,
         )
-    runner.train()
+    train(runner)
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
+
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def train(runner: Runner) -> None:
+    """Train; what a user can mend is raised as a UserError."""
+    try:
+        runner.train()
+    except NonFiniteError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise UserError(
+            f'{error.filename or "A file"} could not be written: {error.strerror}. '
+            f'{what_resume_takes(runner.work_dir)} Make room first; '
+            'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
+        ) from None
+
+
+def keep_seed(cfg: Config) -> None:
+    """Give a resumed run the seed of the run that it continues, if the config has none.
+
+    mmengine takes it from the checkpoint too, but after it has built the samplers.
+    """
+    if not cfg.get('resume') or cfg.get('randomness', {}).get('seed') is not None:
+        return
+    path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
+    check_checkpoint(path)
+    if path is None or '://' in path:
+        return
+    try:
+        meta = read_checkpoint(path).get('meta', {})
+    except CheckpointError as error:
+        raise UserError(str(error)) from None
+    cfg.merge_from_dict(dict(randomness=dict(seed=meta.get('seed'))))
 
 
 def check_pretrained(cfg: Config) -> None:

@@ -28,4 +28,6 @@ train_pipeline = [
     ),
     dict(type='PackDetInputs'),
 ]
-train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+train_dataloader = dict(
+    sampler=dict(type='SeededDefaultSampler'), dataset=dict(pipeline=train_pipeline)
+)

@@ -21,7 +21,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    sampler=dict(type='InfiniteSampler'),
+    sampler=dict(type='SeededInfiniteSampler'),
     batch_sampler=None,
     dataset=dict(
         data_root=data_root,

@@ -24,6 +24,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
+    sampler=dict(type='SeededInfiniteSampler'),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

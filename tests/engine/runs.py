@@ -1,0 +1,166 @@
+"""Short training runs through tools/train.py, for tests that disturb them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from mmengine.runner import find_latest_checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+# One iteration takes some hundredths of a second, and every one is followed by a checkpoint.
+# Flips, crops, dropout, stochastic depth and BatchNorm are all there to go wrong.
+SEGMENTOR = """
+_base_ = '{root}/configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
+model = dict(
+    data_preprocessor=dict(size=(64, 64)),
+    backbone=dict(
+        _delete_=True, type='XCiT', arch=dict(embed_dims=32, depth=4, num_heads=4), patch_size=16,
+        out_indices=(0, 1, 2, 3), drop_path_rate=0.2),
+    neck=dict(in_channels=[32] * 4, out_channels=32),
+    decode_head=dict(in_channels=[32] * 4, channels=16, num_classes=6))
+metainfo = dict(classes=('background', 'circle', 'square', 'triangle', 'star', 'cross'))
+pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='RandomCrop', crop_size=(64, 64)),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),
+    dict(type='PackSegInputs')]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='PackSegInputs')]
+dataset = dict(
+    type='BaseSegDataset', data_root='{data}/ade', metainfo=metainfo, reduce_zero_label=True)
+train_dataloader = dict(
+    num_workers=1, dataset=dict(pipeline=pipeline, **dataset))
+val_dataloader = dict(
+    num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline, **dataset))
+test_dataloader = val_dataloader
+train_cfg = dict(max_iters={steps}, val_interval=10)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=5),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=5, end={steps})]
+optim_wrapper = dict(optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=5.0))
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_keep_ckpts=2))
+"""
+DETECTOR = """
+_base_ = '{root}/configs/detection/mask_rcnn_xcit_n12_16_3x.py'
+model = dict(
+    backbone=dict(
+        _delete_=True, type='XCiT', arch=dict(embed_dims=32, depth=4, num_heads=4), patch_size=16,
+        out_indices=(0, 1, 2, 3), drop_path_rate=0.2),
+    neck=dict(in_channels=[32] * 4, out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(scales=[4])),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=32),
+        bbox_head=dict(in_channels=32, fc_out_channels=64),
+        mask_roi_extractor=dict(out_channels=32),
+        mask_head=dict(in_channels=32, conv_out_channels=16, num_convs=1)),
+    train_cfg=dict(
+        rpn_proposal=dict(nms_pre=100, max_per_img=50), rcnn=dict(sampler=dict(num=32))))
+sizes = [(64, 96), (72, 96), (80, 112)]
+pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='RandomChoiceResize', scales=sizes, keep_ratio=True),
+    dict(type='PackDetInputs')]
+root = '{data}/coco/'
+train_dataloader = dict(num_workers=2, dataset=dict(data_root=root, pipeline=pipeline))
+val_cfg = val_dataloader = val_evaluator = None
+test_cfg = test_dataloader = test_evaluator = None
+train_cfg = dict(max_epochs={steps})
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=5),
+    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end={steps}, convert_to_iter_based=True)]
+optim_wrapper = dict(optimizer=dict(lr=1e-3))
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_keep_ckpts=2))
+"""
+
+
+def write_config(folder, template, data, steps, extra=''):
+    path = Path(folder) / 'config.py'
+    path.write_text(template.format(root=ROOT, data=data, steps=steps) + extra)
+    return path
+
+
+def start(work_dir, *arguments, env=None, launch=('tools/train.py',), executable=sys.executable):
+    """Start a tool; what it prints is in ``work_dir/output.txt``, of all its runs."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    command = [executable, *map(str, launch), *map(str, arguments), '--work-dir', str(work_dir)]
+    with (work_dir / 'output.txt').open('ab') as output:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, 'OMP_NUM_THREADS': '1', **(env or {})},
+        )
+
+
+def run(work_dir, *arguments, **kwargs):
+    """Run a tool to its end; returns its exit status and what it printed."""
+    before = printed(work_dir)
+    status = start(work_dir, *arguments, **kwargs).wait(timeout=900)
+    return status, printed(work_dir)[len(before) :]
+
+
+def printed(work_dir):
+    path = work_dir / 'output.txt'
+    return path.read_text(errors='replace') if path.exists() else ''
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    return process.wait(timeout=60)
+
+
+def saved_step(work_dir):
+    """The step of the checkpoint that ``--resume`` would choose, or 0."""
+    if not (work_dir / 'last_checkpoint').exists():
+        return 0
+    return int(Path(find_latest_checkpoint(str(work_dir))).stem.split('_')[-1])
+
+
+def wait_for(condition, process, timeout=600):
+    """Wait until a condition holds; returns False if the process ends before."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > end:
+            process.kill()
+            raise TimeoutError('what was waited for did not happen')
+        time.sleep(0.001)
+    return True
+
+
+def load(path):
+    return torch.load(path, map_location='cpu', weights_only=True)
+
+
+def differences(one, two, where=''):
+    """Names of the values in which two nested containers differ, bit by bit for tensors."""
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        return [] if one.dtype == two.dtype and torch.equal(one, two) else [where]
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        return [d for k in one for d in differences(one[k], two[k], f'{where}.{k}')]
+    if isinstance(one, (list, tuple)) and isinstance(two, type(one)) and len(one) == len(two):
+        return [
+            d
+            for i, pair in enumerate(zip(one, two, strict=True))
+            for d in differences(*pair, f'{where}.{i}')
+        ]
+    return [] if one == two else [where]
+
+
+def trained(path):
+    """What training has made, and what a resumed run goes on from, without logs and times."""
+    content = load(path)
+    return {key: content[key] for key in ('state_dict', 'optimizer', 'param_schedulers')}

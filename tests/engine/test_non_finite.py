@@ -1,0 +1,231 @@
+"""Losses and gradients that are not finite: left out, reported, and in the end stopped."""
+
+import json
+import math
+
+import pytest
+import torch
+from mmengine.model import BaseModel
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+from torch import nn
+
+from tests.engine import runs
+from xcit_mm.engine import NonFiniteError, NonFiniteHook, SeededInfiniteSampler
+
+BAD_GRADIENT = 100.0
+
+
+class Model(BaseModel):
+    """Where the first input is BAD_GRADIENT, the gradient of ``extra`` alone is not a number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.extra = nn.Parameter(torch.ones(3))
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        x = torch.stack(inputs)
+        is_bad = (x[:, 0] == BAD_GRADIENT).any()
+        extra = torch.sqrt(self.extra - self.extra).sum() if is_bad else self.extra.sum()
+        return dict(loss=self.last(self.norm(self.first(x))).square().mean() + extra)
+
+
+def batches(*kinds):
+    """Two samples a batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
+    generator = torch.Generator().manual_seed(1)
+    samples = []
+    for number, kind in enumerate(kinds):
+        for half in 'ab':
+            x = torch.randn(4, generator=generator)
+            if kind == 'nan' and half == 'b':
+                x[1] = math.nan
+            if kind == 'gradient':
+                x[0] = BAD_GRADIENT
+            sample = BaseDataElement(metainfo=dict(img_path=f'{number}{half}.jpg'))
+            samples.append(dict(inputs=x, data_samples=sample))
+    return samples
+
+
+def run(work_dir, dataset, hook=None, checkpoint=None, wrapper=None, **optim):
+    model = Model()
+    optim = {'optimizer': dict(type='SGD', lr=0.01, momentum=0.9), **optim}
+    runner = Runner(
+        model,
+        work_dir=str(work_dir),
+        experiment_name=str(work_dir).replace('/', '_'),
+        train_dataloader=dict(
+            dataset=dataset, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)
+        ),
+        train_cfg=dict(by_epoch=True, max_epochs=1),
+        optim_wrapper=wrapper(model) if wrapper else optim,
+        default_hooks=dict(checkpoint=checkpoint, logger=None),
+        custom_hooks=[hook] if hook else [],
+    )
+    runner.train()
+    return runner
+
+
+def report(work_dir, iteration):
+    return json.loads((work_dir / 'non_finite' / f'iter_{iteration}.json').read_text())
+
+
+CLIP = dict(clip_grad=dict(max_norm=1.0))
+
+
+@pytest.mark.parametrize('kind', ['nan', 'gradient'])
+@pytest.mark.parametrize('optim', [{}, CLIP], ids=['plain', 'clipped'])
+def test_an_iteration_that_is_left_out_leaves_no_trace(kind, optim, tmp_path):
+    data = batches('good', 'good', kind, 'good', kind, kind, 'good')
+    without = [s for i, s in enumerate(data) if i // 2 not in (2, 4, 5)]
+    disturbed = run(tmp_path / 'a', data, NonFiniteHook(), **optim)
+    expected = run(tmp_path / 'b', without, **optim)
+    unguarded = run(tmp_path / 'c', data, **optim)
+    states = [r.model.state_dict() for r in (disturbed, expected)]
+    assert not runs.differences(*states)
+    assert not runs.differences(*[r.optim_wrapper.state_dict() for r in (disturbed, expected)])
+    assert not all(v.isfinite().all() for v in unguarded.model.state_dict().values())
+    assert len(list((tmp_path / 'a' / 'non_finite').iterdir())) == 3
+
+
+def test_so_many_in_a_row_stop_the_run_and_are_saved_for_study(tmp_path):
+    data = batches('good', 'good', 'nan', 'good', 'nan', 'nan', 'nan', 'good')
+    checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=1)
+    with pytest.raises(NonFiniteError) as raised:
+        run(tmp_path, data, NonFiniteHook(), checkpoint)
+    message = str(raised.value)
+    assert 'Iteration 7 ' in message and '3 in a row' in message
+    assert '6b.jpg (pixels not finite), 6a.jpg' in message and 'losses loss' in message
+    # The last save was after iteration 6, which changed nothing since iteration 4.
+    assert f'{tmp_path}/iter_6.pth' in message
+    kept = runs.load(tmp_path / 'iter_6.pth')['state_dict']
+    assert all(value.isfinite().all() for value in kept.values())
+    files = sorted(p.name for p in (tmp_path / 'non_finite').iterdir())
+    assert files == ['iter_3.json', 'iter_5.json', 'iter_6.json', 'iter_7.json']
+    last = report(tmp_path, 7)
+    assert last['iteration'] == 7 and last['losses'] == dict(loss='nan')
+    assert [image['path'] for image in last['images']] == ['6a.jpg', '6b.jpg']
+    assert [image['finite'] for image in last['images']] == [True, False]
+    names = {p['name'] for g in last['parameter_groups'] for p in g['parameters']}
+    assert {'first.weight', 'last.weight'} <= names
+
+
+@pytest.mark.parametrize('optim', [{}, CLIP], ids=['plain', 'clipped'])
+def test_the_parameter_and_its_group_are_named(optim, tmp_path):
+    paramwise = dict(custom_keys={'extra': dict(lr_mult=0.5)})
+    with pytest.raises(NonFiniteError, match=r'gradients of extra in parameter groups \d+;'):
+        run(
+            tmp_path,
+            batches('good', 'gradient'),
+            NonFiniteHook(1),
+            paramwise_cfg=paramwise,
+            **optim,
+        )
+    (group,) = report(tmp_path, 2)['parameter_groups']
+    assert group['lr'] == 0.005
+    assert group['parameters'] == [dict(name='extra', non_finite=3, of=3)]
+    assert report(tmp_path, 2)['losses']['loss'] < 1000  # finite
+
+
+def test_accumulated_gradients_are_everybodys_fault(tmp_path):
+    data = batches('gradient', 'good', 'good', 'good', 'good', 'gradient')
+    run(tmp_path / 'a', data, NonFiniteHook(2), accumulative_counts=2)
+    files = sorted(p.name for p in (tmp_path / 'a' / 'non_finite').iterdir())
+    assert files == ['iter_2.json', 'iter_6.json']
+    images = [image['path'] for image in report(tmp_path / 'a', 2)['images']]
+    assert images == ['0a.jpg', '0b.jpg', '1a.jpg', '1b.jpg']
+    data = batches('gradient', 'good', 'gradient', 'good', 'good', 'good')
+    with pytest.raises(NonFiniteError, match='2 in a row'):
+        run(tmp_path / 'b', data, NonFiniteHook(2), accumulative_counts=2)
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1)
+    optimizer = dict(type='SGD', lr=3e38)
+    with pytest.raises(NonFiniteError, match=r'weights are not finite and were not saved'):
+        run(tmp_path, batches('good', 'good'), NonFiniteHook(), checkpoint, optimizer=optimizer)
+    assert not list(tmp_path.glob('*.pth*'))
+
+
+class CpuAmpOptimWrapper(AmpOptimWrapper):
+    """mmengine's, with torch's scaler for the CPU; mmengine's constructor insists on CUDA."""
+
+    def __init__(self, init_scale, optimizer):
+        OptimWrapper.__init__(self, optimizer)
+        self.cast_dtype = self._scale_update_param = None
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=init_scale)
+
+
+def amp(init_scale):
+    return lambda model: CpuAmpOptimWrapper(
+        init_scale, torch.optim.SGD(model.parameters(), lr=0.01)
+    )
+
+
+def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path):
+    data = batches(*['gradient'] * 4)
+    runner = run(tmp_path / 'a', data, NonFiniteHook(1), wrapper=amp(1024.0))
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 64.0
+    assert not runs.differences(
+        dict(runner.model.named_parameters()), dict(Model().named_parameters())
+    )
+    assert not (tmp_path / 'a' / 'non_finite').exists()
+    with pytest.raises(NonFiniteError, match=r'Iteration 3 .* gradients of extra'):
+        run(tmp_path / 'b', data, NonFiniteHook(1), wrapper=amp(4.0))
+    with pytest.raises(NonFiniteError, match=r'Iteration 2 .* losses loss'):
+        run(tmp_path / 'c', batches('good', 'nan'), NonFiniteHook(1), wrapper=amp(1024.0))
+
+
+# Makes one image of the data set infinite, as a broken transform or a 32-bit image may.
+SPOIL = """
+import numpy as np
+from mmcv.transforms import TRANSFORMS, BaseTransform
+
+@TRANSFORMS.register_module()
+class Spoil(BaseTransform):
+    def __init__(self, name):
+        self.name = name
+    def transform(self, results):
+        if results['img_path'].endswith(self.name):
+            results['img'] = results['img'].astype(np.float32)
+            results['img'][0, 0] = np.inf
+        return results
+"""
+
+
+def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(small_data, tmp_path):
+    names = sorted(p.name for p in (small_data / 'ade' / 'images' / 'training').iterdir())
+    order = iter(SeededInfiniteSampler(_Sized(len(names)), seed=5))
+    order = [next(order) for _ in range(len(names))]
+    spoilt, iteration = names[order[-1]], len(names) // 2  # the last of the first round
+    (tmp_path / 'spoil.py').write_text(SPOIL)
+    extra = f"""
+custom_imports = dict(imports=['xcit_mm', 'spoil'], allow_failed_imports=False)
+pipeline.insert(-1, dict(type='Spoil', name='{spoilt}'))
+train_dataloader['dataset']['pipeline'] = pipeline
+default_hooks['non_finite'] = dict(max_in_a_row=1)
+"""
+    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps=20, extra=extra)
+    work_dir = tmp_path / 'work'
+    env = {'PYTHONPATH': f'{tmp_path}:{runs.ROOT}'}
+    status, printed = runs.run(work_dir, config, '--seed', 5, env=env)
+    assert status == 2, printed[-3000:]
+    error = printed[printed.rindex('\nerror: ') :]
+    assert f'Iteration {iteration} ' in error and 'losses loss, decode.loss_ce' in error
+    assert f'{spoilt} (pixels not finite)' in error and 'parameter groups' in error
+    assert 'Traceback' not in printed
+    assert runs.saved_step(work_dir) == iteration - 1
+    kept = runs.load(work_dir / f'iter_{iteration - 1}.pth')['state_dict']
+    assert all(value.isfinite().all() for value in kept.values())
+    (name,) = [i['path'] for i in report(work_dir, iteration)['images'] if not i['finite']]
+    assert name.endswith(spoilt)
+
+
+class _Sized:
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length

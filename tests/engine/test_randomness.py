@@ -1,0 +1,134 @@
+"""What is drawn at random depends on the seed and the place in the run alone."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from tests.engine import runs
+from xcit_mm.engine import SeededDefaultSampler, SeededInfiniteSampler
+
+
+class Draws(Dataset):
+    """Samples that are random by each of the three generators."""
+
+    def __init__(self, length=6):
+        self.length = length
+        self.asked = []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()])
+
+
+def epochs(workers, persistent, first=0):
+    dataset = Draws()
+    sampler = SeededDefaultSampler(dataset, seed=3)
+    loader = DataLoader(
+        dataset, 2, sampler=sampler, num_workers=workers, persistent_workers=persistent
+    )
+    batches = []
+    for epoch in range(first, 3):
+        sampler.set_epoch(epoch)
+        batches.append(torch.stack(list(loader)))
+    return batches
+
+
+def test_samples_are_the_same_with_any_number_of_workers_and_after_a_new_start():
+    expected = epochs(workers=0, persistent=False)
+    drawn = torch.stack(expected)[..., 1:]
+    assert len(drawn.unique()) == drawn.numel()  # nothing is drawn twice, in no epoch
+    for workers, persistent, first in ((1, True, 0), (2, True, 0), (2, False, 0), (2, True, 2)):
+        random.seed(workers)
+        assert not runs.differences(epochs(workers, persistent, first), expected[first:])
+
+
+def take(count, start=0, **kwargs):
+    sampler = SeededInfiniteSampler(Draws(), **kwargs)
+    sampler.start = start
+    iterator = iter(sampler)
+    return [(int(index), index.key) for index, _ in zip(iterator, range(count), strict=False)]
+
+
+def test_an_endless_sampler_begins_anywhere_and_each_time_anew():
+    expected = take(20, seed=3)
+    assert take(15, start=5, seed=3) == expected[5:]
+    assert take(20, seed=4) != expected
+    sampler = SeededInfiniteSampler(Draws(), seed=3)
+    assert next(iter(sampler)) == next(iter(sampler))  # also while another iteration is going on
+    assert len({key for _, key in expected}) == 20
+
+
+def test_the_seeds_of_several_processes_are_those_of_one(monkeypatch):
+    expected = take(20, seed=3)
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr('mmengine.dataset.sampler.get_dist_info', lambda rank=rank: (rank, 2))
+        parts.append(take(10, seed=3))
+    assert [sample for pair in zip(*parts, strict=True) for sample in pair] == expected
+
+
+class Model(BaseModel):
+    """Draws in its forward too, by dropout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def forward(self, inputs, mode='tensor'):
+        return dict(loss=self.layers(torch.stack(inputs)).square().mean())
+
+
+class Inputs(Draws):
+    def __getitem__(self, index):
+        return dict(inputs=super().__getitem__(index))
+
+
+def train(work_dir, sampler, workers, until, **kwargs):
+    dataset = Inputs()
+    runner = Runner(
+        Model(),
+        work_dir=str(work_dir),
+        experiment_name=f'{work_dir}_{until}'.replace('/', '_'),
+        train_dataloader=dict(
+            dataset=dataset, batch_size=2, num_workers=workers, sampler=dict(type=sampler),
+            persistent_workers=workers > 0,
+        ),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=until),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.01)),
+        randomness=dict(seed=1),
+        default_hooks=dict(
+            exact_resume=dict(type='ExactResumeHook'),
+            checkpoint=dict(type='AtomicCheckpointHook', by_epoch=False, interval=1),
+        ),
+        **kwargs,
+    )  # fmt: skip
+    runner.train()
+    return runner.model.state_dict(), dataset.asked
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_a_resumed_run_is_exact_and_does_not_load_what_it_has_seen(workers, tmp_path):
+    expected, asked = train(tmp_path / 'a', 'SeededInfiniteSampler', workers, until=7)
+    train(tmp_path / 'b', 'SeededInfiniteSampler', workers, until=4)
+    resumed, rest = train(tmp_path / 'b', 'SeededInfiniteSampler', workers, until=7, resume=True)
+    assert not runs.differences(resumed, expected)
+    if workers == 0:  # else other processes were asked
+        assert rest == asked[8:]
+
+
+def test_mmengines_own_sampler_is_not_exact_and_a_warning_says_so(tmp_path, capfd):
+    expected, _ = train(tmp_path / 'a', 'InfiniteSampler', 0, until=7)
+    train(tmp_path / 'b', 'InfiniteSampler', 0, until=4)
+    resumed, _ = train(tmp_path / 'b', 'InfiniteSampler', 0, until=7, resume=True)
+    assert runs.differences(resumed, expected)
+    assert 'With the sampler InfiniteSampler a resumed run is not' in ''.join(capfd.readouterr())

@@ -54,8 +54,8 @@ def outline(label: int) -> np.ndarray:
     if name == 'triangle':
         return 1.1 * _on_circle(np.pi / 2 + np.arange(3) * 2 * np.pi / 3)
     if name == 'star':
-        radius = np.where(np.arange(12) % 2, 0.55, 1.1)
-        return radius[:, None] * _on_circle(np.arange(12) * np.pi / 6)
+        radius = np.where(np.arange(10) % 2, 0.45, 1.1)
+        return radius[:, None] * _on_circle(np.arange(10) * np.pi / 5)
     outer = _on_circle(np.linspace(0.5, 2 * np.pi - 0.5, 32))
     return np.concatenate([outer, 0.4 * outer[::-1]])
 

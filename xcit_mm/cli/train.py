@@ -119,11 +119,12 @@ def keep_seed(cfg: Config) -> None:
 
     mmengine takes it from the checkpoint too, but after it has built the samplers.
     """
-    if not cfg.get('resume') or cfg.get('randomness', {}).get('seed') is not None:
+    if not cfg.get('resume'):
         return
     path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
     check_checkpoint(path)
-    if path is None or '://' in path:
+    has_seed = cfg.get('randomness', {}).get('seed') is not None
+    if has_seed or path is None or '://' in path:
         return
     try:
         meta = read_checkpoint(path).get('meta', {})

@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from ..engine import NonFiniteError, what_resume_takes
+from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
 from ..weights import CheckpointError, read_checkpoint
 from .common import (
     UserError,
@@ -112,6 +112,10 @@ def train(runner: Runner) -> None:
             f'{what_resume_takes(runner.work_dir)} Make room first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
+    finally:
+        for hook in runner.hooks:
+            if isinstance(hook, ProgressBarHook):
+                hook.stop()  # nothing is to be drawn over an error
 
 
 def keep_seed(cfg: Config) -> None:

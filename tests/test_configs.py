@@ -48,11 +48,23 @@ def test_config_says_what_its_name_says(path):
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
     assert cfg.optim_wrapper.type == 'CudaAmpOptimWrapper'
+    check_faults_are_survived(cfg)
     if schedule in ('1x', '3x'):
         assert cfg.train_cfg.max_epochs == {'1x': 12, '3x': 36}[schedule]
     else:
         assert cfg.train_cfg.max_iters == {'80k': 80000, '160k': 160000}[schedule]
         assert cfg.model.decode_head.num_classes == 150
+
+
+def check_faults_are_survived(cfg):
+    hooks = {hook.type for hook in cfg.default_hooks.values()}
+    assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
+    assert cfg.train_dataloader.sampler.type.startswith('Seeded')
+
+
+@pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(PAPER)), ids=lambda p: p.stem)
+def test_faults_are_survived_on_the_embedded_data_too(path):
+    check_faults_are_survived(Config.fromfile(path))
 
 
 def test_parameters_are_the_papers_in_24_of_24_cells():

@@ -170,7 +170,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_message(small_data, 
     train = [sys.executable, 'tools/train.py', config, '--work-dir', work_dir, '--seed', '1']
     run = subprocess.run(
         [*IN_A_NAMESPACE, 'bash', '-ec', ON_A_SMALL_DISK, 'bash', *train],
-        cwd=tmp_path, env={**os.environ, 'ROOT': str(runs.ROOT)}, timeout=900,
+        cwd=tmp_path, env={**os.environ, 'OMP_NUM_THREADS': '1', 'ROOT': str(runs.ROOT)},
+        timeout=900,
     )  # fmt: skip
     printed = (tmp_path / 'full.txt').read_text()
     assert run.returncode == 2, printed[-3000:]

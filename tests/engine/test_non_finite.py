@@ -12,7 +12,14 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from tests.engine import runs
-from xcit_mm.engine import NonFiniteError, NonFiniteHook, SeededInfiniteSampler
+from xcit_mm.cli.common import UserError
+from xcit_mm.cli.train import train
+from xcit_mm.engine import (
+    NonFiniteError,
+    NonFiniteHook,
+    ProgressBarHook,
+    SeededInfiniteSampler,
+)
 
 BAD_GRADIENT = 100.0
 
@@ -49,10 +56,10 @@ def batches(*kinds):
     return samples
 
 
-def run(work_dir, dataset, hook=None, checkpoint=None, wrapper=None, **optim):
+def build(work_dir, dataset, *hooks, checkpoint=None, wrapper=None, **optim):
     model = Model()
     optim = {'optimizer': dict(type='SGD', lr=0.01, momentum=0.9), **optim}
-    runner = Runner(
+    return Runner(
         model,
         work_dir=str(work_dir),
         experiment_name=str(work_dir).replace('/', '_'),
@@ -62,8 +69,12 @@ def run(work_dir, dataset, hook=None, checkpoint=None, wrapper=None, **optim):
         train_cfg=dict(by_epoch=True, max_epochs=1),
         optim_wrapper=wrapper(model) if wrapper else optim,
         default_hooks=dict(checkpoint=checkpoint, logger=None),
-        custom_hooks=[hook] if hook else [],
+        custom_hooks=list(hooks),
     )
+
+
+def run(*arguments, **kwargs):
+    runner = build(*arguments, **kwargs)
     runner.train()
     return runner
 
@@ -94,7 +105,7 @@ def test_so_many_in_a_row_stop_the_run_and_are_saved_for_study(tmp_path):
     data = batches('good', 'good', 'nan', 'good', 'nan', 'nan', 'nan', 'good')
     checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=1)
     with pytest.raises(NonFiniteError) as raised:
-        run(tmp_path, data, NonFiniteHook(), checkpoint)
+        run(tmp_path, data, NonFiniteHook(), checkpoint=checkpoint)
     message = str(raised.value)
     assert 'Iteration 7 ' in message and '3 in a row' in message
     assert '6b.jpg (pixels not finite), 6a.jpg' in message and 'losses loss' in message
@@ -144,8 +155,15 @@ def test_accumulated_gradients_are_everybodys_fault(tmp_path):
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1)
     optimizer = dict(type='SGD', lr=3e38)
+    data = batches('good', 'good')
     with pytest.raises(NonFiniteError, match=r'weights are not finite and were not saved'):
-        run(tmp_path, batches('good', 'good'), NonFiniteHook(), checkpoint, optimizer=optimizer)
+        run(
+            tmp_path,
+            batches('good', 'good'),
+            NonFiniteHook(),
+            checkpoint=checkpoint,
+            optimizer=optimizer,
+        )
     assert not list(tmp_path.glob('*.pth*'))
 
 
@@ -176,6 +194,17 @@ def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path)
         run(tmp_path / 'b', data, NonFiniteHook(1), wrapper=amp(4.0))
     with pytest.raises(NonFiniteError, match=r'Iteration 2 .* losses loss'):
         run(tmp_path / 'c', batches('good', 'nan'), NonFiniteHook(1), wrapper=amp(1024.0))
+
+
+def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr('sys.stderr.isatty', lambda: True)
+    bar = ProgressBarHook()
+    runner = build(tmp_path, batches('good', 'nan'), NonFiniteHook(1), bar)
+    monkeypatch.setattr(bar, 'after_train_iter', lambda *_, **__: started.append(bar.progress))
+    started = []
+    with pytest.raises(UserError, match='Iteration 2 '):
+        train(runner)
+    assert started[0] is not None and bar.progress is None
 
 
 # Makes one image of the data set infinite, as a broken transform or a 32-bit image may.

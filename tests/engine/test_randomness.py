@@ -51,6 +51,13 @@ def test_samples_are_the_same_with_any_number_of_workers_and_after_a_new_start()
         assert not runs.differences(epochs(workers, persistent, first), expected[first:])
 
 
+def test_another_data_loader_of_the_same_data_is_left_alone():
+    dataset = Draws()
+    SeededDefaultSampler(dataset, seed=3)
+    (batch,) = DataLoader(dataset, len(dataset))
+    assert batch[:, 0].tolist() == list(range(len(dataset)))
+
+
 def take(count, start=0, **kwargs):
     sampler = SeededInfiniteSampler(Draws(), **kwargs)
     sampler.start = start

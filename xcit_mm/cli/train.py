@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from ..engine import NonFiniteError, what_resume_takes
+from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
 from ..weights import CheckpointError, read_checkpoint
 from .common import (
     UserError,
@@ -112,6 +112,10 @@ def train(runner: Runner) -> None:
             f'{what_resume_takes(runner.work_dir)} Make room first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
+    finally:
+        for hook in runner.hooks:
+            if isinstance(hook, ProgressBarHook):
+                hook.stop()  # nothing is to be drawn over an error
 
 
 def keep_seed(cfg: Config) -> None:
@@ -119,11 +123,12 @@ def keep_seed(cfg: Config) -> None:
 
     mmengine takes it from the checkpoint too, but after it has built the samplers.
     """
-    if not cfg.get('resume') or cfg.get('randomness', {}).get('seed') is not None:
+    if not cfg.get('resume'):
         return
     path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
     check_checkpoint(path)
-    if path is None or '://' in path:
+    has_seed = cfg.get('randomness', {}).get('seed') is not None
+    if has_seed or path is None or '://' in path:
         return
     try:
         meta = read_checkpoint(path).get('meta', {})

@@ -43,11 +43,12 @@ class SeededItems:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
-    def __call__(self, indices: Sequence[SeededIndex]) -> list:
+    def __call__(self, indices: Sequence[int]) -> list:
         return [self._get(index) for index in indices]
 
-    def _get(self, index: SeededIndex) -> Any:
-        seed_all(*index.key)
+    def _get(self, index: int) -> Any:
+        if isinstance(index, SeededIndex):  # others come from somebody else's data loader
+            seed_all(*index.key)
         return self.dataset[int(index)]
 
 

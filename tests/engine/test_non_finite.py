@@ -159,7 +159,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(NonFiniteError, match=r'weights are not finite and were not saved'):
         run(
             tmp_path,
-            batches('good', 'good'),
+            data,
             NonFiniteHook(),
             checkpoint=checkpoint,
             optimizer=optimizer,

@@ -157,13 +157,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     optimizer = dict(type='SGD', lr=3e38)
     data = batches('good', 'good')
     with pytest.raises(NonFiniteError, match=r'weights are not finite and were not saved'):
-        run(
-            tmp_path,
-            data,
-            NonFiniteHook(),
-            checkpoint=checkpoint,
-            optimizer=optimizer,
-        )
+        run(tmp_path, data, NonFiniteHook(), checkpoint=checkpoint, optimizer=optimizer)
     assert not list(tmp_path.glob('*.pth*'))
 
 

@@ -9,28 +9,17 @@ import mmcv
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from mmengine.config import Config
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from ..models import XCiTClassifier
-from ..visualization.class_attention import ClassAttentionMaps
-from ..visualization.cross_covariance import CrossCovarianceMaps
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
-from ..visualization.magnitude import QueryKeyMagnitude
-from ..visualization.observe import Picture, draw, observe
-from ..visualization.pyramid import PyramidFeatures
-from ..weights import CheckpointError, WeightsError
+from ..visualization.observe import Observer, draw, observe
+from ..visualization.pictures import PICTURES, make_picture, unavailable
 from .common import UserError, check_checkpoint, load_config
 from .infer import find_images, read_image, result_names
 
-# name -> what it shows
-PICTURES = {
-    'magnitude': 'the norm of each token’s normalised query and key',
-    'class_attention': 'the attention from the class token to the patches, classifiers only',
-    'covariance': 'the attention maps between channels, their entropy and temperatures',
-    'pyramid': 'the four levels of a dense backbone as colours',
-}
 DEFAULT_LAYERS = 6
 
 
@@ -73,7 +62,10 @@ def parse_args() -> argparse.Namespace:
         '--max-side', type=int, metavar='PIXELS', help='shrink larger images first (default: never)'
     )
     parser.add_argument(
-        '--dpi', type=int, default=100, help='pixels an inch; a figure is 16 inches wide'
+        '--dpi',
+        type=int,
+        default=100,
+        help='pixels an inch; a figure is 16 inches wide (default: %(default)s)',
     )
     parser.add_argument(
         '--out-dir', default='work_dirs/visualize', help='where PNGs go (default: %(default)s)'
@@ -83,37 +75,29 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(args: argparse.Namespace) -> Subject:
-    """The model, or one paragraph on why it cannot be had."""
-    check_checkpoint(args.checkpoint)
-    cfg = load_config(args.config) if args.config else None
-    device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
+    """The model, or one paragraph on why it cannot be had.
+
+    Args:
+        checkpoint (str): As for ``load_subject``.
+        cfg (Config, optional): Likewise.
+        device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
+    """
+    check_checkpoint(checkpoint)
+    device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
     try:
-        return load_subject(args.checkpoint, cfg, device)
-    except (CheckpointError, WeightsError, OSError, RuntimeError, ValueError) as error:
+        return load_subject(checkpoint, cfg, device)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(str(error)) from None
 
 
-def missing_pictures(subject: Subject) -> dict[str, str]:
-    """The pictures that this model cannot have, and why."""
-    if isinstance(subject.backbone, XCiTClassifier):
-        return {'pyramid': 'a classifier has no pyramid'}
-    reasons = {
-        'class_attention': 'the backbone of a detector or segmentor has no class attention; '
-        'classifier and DINO weights have'
-    }
-    if not subject.trained_pyramid:
-        reasons['pyramid'] = 'the checkpoint has no weights for it'
-    return reasons
-
-
 def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:
-    """The pictures to draw, in their order; says which are left out."""
-    reasons = missing_pictures(subject)
+    """The pictures to draw; says which are left out."""
+    reasons = unavailable(subject)
     for name in wanted or ():
         if name in reasons:
             raise UserError(f'--pictures {name}: {reasons[name]}.')
-    for name, reason in {} if wanted else reasons.items():
+    for name, reason in [] if wanted else reasons.items():
         print(f'left out: {name}; {reason}')
     return [name for name in PICTURES if name in (wanted or PICTURES) and name not in reasons]
 
@@ -124,37 +108,10 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
         return spread(depth, DEFAULT_LAYERS)
     if wanted == ['all']:
         return list(range(1, depth + 1))
-    try:
-        layers = [int(text) for text in wanted]
-    except ValueError:
-        layers = [0]
+    layers = [int(text) if text.isdecimal() else 0 for text in wanted]
     if not all(1 <= layer <= depth for layer in layers):
         raise UserError(f'--layers {" ".join(wanted)}: they must be "all", or in 1...{depth}.')
-    return sorted(set(layers))
-
-
-def new_pictures(
-    subject: Subject, names: list[str], layers: list[int], per_head: bool
-) -> dict[str, Picture]:
-    """Fresh pictures, for one image."""
-    backbone = subject.backbone
-    makers: dict[str, Any] = {
-        'magnitude': lambda: QueryKeyMagnitude(backbone, layers, per_head),
-        'class_attention': lambda: ClassAttentionMaps(backbone),
-        'covariance': lambda: CrossCovarianceMaps(backbone, layers),
-        'pyramid': lambda: PyramidFeatures(backbone),
-    }
-    return {name: makers[name]() for name in names}
-
-
-class Ticker:
-    """Moves a progress bar on by one layer."""
-
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self.progress, self.task = progress, task
-
-    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
-        self.progress.advance(self.task)
+    return layers
 
 
 def read(path: Path, max_side: int | None) -> np.ndarray:
@@ -174,49 +131,66 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
     os.replace(unfinished, path)
 
 
-def main() -> int:
-    args = parse_args()
-    images = find_images(args.inputs)
-    if min(args.max_side or 1, args.dpi) < 1:
-        raise UserError('--max-side and --dpi must be at least 1.')
-    subject = load(args)
-    depth = len(subject.backbone.layers)
-    names = choose_pictures(subject, args.pictures)
-    layers = choose_layers(depth, args.layers)
+class Ticker:
+    """An observer that moves a progress bar on by one layer."""
+
+    def __init__(self, progress: Progress, task: Any) -> None:
+        self.progress, self.task = progress, task
+
+    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
+        self.progress.advance(self.task)
+
+
+def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
+    """For each image the files to make, by what they show; raises if one exists."""
     out_dir, stems = Path(args.out_dir), result_names(images)
-    endings = [f'_{name}.png' for name in names] if args.separate else ['.png']
-    files = [out_dir / f'{stem}{ending}' for stem in stems.values() for ending in endings]
-    existing = [path for path in files if path.exists()]
+    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
+    files = {
+        image: {what: out_dir / f'{stems[image]}{ending}' for what, ending in endings.items()}
+        for image in images
+    }
+    existing = [path for paths in files.values() for path in paths.values() if path.exists()]
     if existing and not args.force:
         raise UserError(
             f'{existing[0]} exists already; --force overwrites it, --out-dir goes elsewhere.'
         )
     out_dir.mkdir(parents=True, exist_ok=True)
-    model = f'{Path(args.config).name if args.config else type(subject.backbone).__name__}'
+    return files
+
+
+def main() -> int:
+    args = parse_args()
+    images = find_images(args.inputs)
+    if min(args.max_side or 1, args.dpi) < 1:
+        raise UserError('--max-side and --dpi must be at least 1.')
+    cfg = load_config(args.config) if args.config else None
+    subject = load(args.checkpoint, cfg, args.device)
+    names = choose_pictures(subject, args.pictures)
+    depth = len(subject.backbone.layers)
+    layers = choose_layers(depth, args.layers)
+    files = plan_files(args, images, names)
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
-        task = progress.add_task('images', total=len(images) * (depth + 1))
+        task = progress.add_task('', total=len(images) * (depth + 1))
         for i, path in enumerate(images):
             progress.update(task, description=path.name, completed=i * (depth + 1))
-            pictures = new_pictures(subject, names, layers, args.per_head)
+            pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
+            observers: list[Observer] = [*pictures.values(), Ticker(progress, task)]
             try:
                 image = read(path, args.max_side)
-                ticker = Ticker(progress, task)
-                observe(subject.backbone, subject.preprocess(image), [*pictures.values(), ticker])
+                observe(subject.backbone, subject.preprocess(image), observers)
             except ValueError as error:
                 skipped[path] = str(error)
                 continue
-            title = f'{path.name} · {model}'
-            if args.separate:
-                for name, picture in pictures.items():
-                    figure = draw([picture], image, title)
-                    save(figure, out_dir / f'{stems[path]}_{name}.png', args.dpi)
-            else:
-                figure = draw(list(pictures.values()), image, title)
-                save(figure, out_dir / f'{stems[path]}.png', args.dpi)
+            title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
+            for what, file in files[path].items():
+                shown = [pictures[what]] if what else list(pictures.values())
+                save(draw(shown, image, title), file, args.dpi)
+        progress.update(task, completed=len(images) * (depth + 1))
     for path, reason in skipped.items():
         print(f'skipped {path}: {reason}')
-    made = len(files) - len(skipped) * len(endings)
-    print(f'{len(images) - len(skipped)} of {len(images)} images; {made} pictures in {out_dir}')
+    made = sum(len(paths) for path, paths in files.items() if path not in skipped)
+    done = len(images) - len(skipped)
+    print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
     return 1 if skipped else 0

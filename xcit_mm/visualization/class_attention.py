@@ -43,8 +43,8 @@ class ClassAttentionMaps:
     def __init__(self, backbone: XCiTTrunk) -> None:
         if not isinstance(backbone, XCiTClassifier):
             raise ValueError(
-                'the backbone of a detector or segmentor has no class attention; it takes an '
-                'XCiTClassifier with classifier or DINO weights'
+                'the backbone of a detector or segmentor has no class attention; classifier and '
+                'DINO weights have it'
             )
         self.backbone = backbone
         self.maps: list[np.ndarray] = []

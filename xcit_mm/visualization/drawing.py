@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import mmcv
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.image import AxesImage
+from mmengine.visualization.utils import img_from_canvas
 
 # Inches; a figure has 100 pixels an inch unless it is saved with more.
 WIDTH = 16.0
@@ -96,6 +98,12 @@ def new_figure(heights: Sequence[float], title: str = '') -> tuple[Figure, list[
         figure.suptitle(title, fontsize='medium', color='0.4')
     places = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
     return figure, list(places[:, 0])
+
+
+def as_array(figure: Figure, dpi: int = 100) -> np.ndarray:
+    """A figure as RGB pixels (H, W, 3), as mmengine's ``Visualizer.add_image`` takes them."""
+    figure.set_dpi(dpi)
+    return img_from_canvas(FigureCanvasAgg(figure))
 
 
 @dataclass

@@ -149,7 +149,7 @@ class PyramidFeatures:
 
     def __init__(self, backbone: XCiTTrunk) -> None:
         if not isinstance(backbone, XCiT):
-            raise ValueError('a classifier has no pyramid; it takes an XCiT')
+            raise ValueError('a classifier has no pyramid; dense backbones have one')
         self.backbone = backbone
         self.levels: list[Level] = []
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import MODELS
 
 from xcit_mm.cli import gallery, object_margin
 from xcit_mm.cli.common import UserError
 from xcit_mm.datasets import make_shapes
-from xcit_mm.models import XCiT
 from xcit_mm.visualization import Normalise, query_key_magnitude
 from xcit_mm.visualization.margin import CocoObjects, auc, token_cover, untrained
 from xcit_mm.visualization.margin import object_margin as measure
@@ -59,20 +59,18 @@ def test_untrained_is_the_same_network_with_its_first_weights(backbone):
         twin.named_parameters(), again.parameters(), backbone.parameters(), strict=True
     ):
         assert torch.equal(new, other)
-        assert (
-            not torch.equal(new, old)
-            or name.endswith(('norm.weight', 'norm1.weight'))
-            or ('norm' in name)
-        )
-    assert all((layer.xca.temperature == 1).all() for layer in twin.layers)
-    assert all(layer.xca.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
-               for layer in twin.layers)  # fmt: skip
+        assert 'norm' in name or not torch.equal(new, old)
+    for layer in twin.layers:
+        assert (layer.xca.temperature == 1).all() and (layer.gamma1 == 1).all()
+        assert layer.xca.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert (layer.lpi.norm.running_mean == 0).all()
 
 
 CONFIG = """
 _base_ = '{root}/configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
-model = dict(backbone=dict(arch=dict(embed_dims=32, depth=4, num_heads=2),
-                           out_indices=(0, 1, 2, 3)))
+model = dict(backbone=dict(
+    _delete_=True, type='XCiT', arch=dict(embed_dims=32, depth=4, num_heads=2), patch_size=8,
+    out_indices=(0, 1, 2, 3)))
 shapes = dict(root='{data}', train=4, val=3, size=48)
 train_dataloader = dict(dataset=dict(data_root='{data}/coco/'))
 val_dataloader = dict(dataset=dict(data_root='{data}/coco/'))
@@ -88,8 +86,7 @@ def run(tmp_path, pytestconfig):
     text = CONFIG.format(root=pytestconfig.rootpath, data=data)
     (folder / 'config.py').write_text(text)
     cfg = Config.fromfile(folder / 'config.py')
-    arguments = {k: v for k, v in cfg.model.backbone.items() if k not in ('type', 'norm_cfg')}
-    backbone = XCiT(**arguments)
+    backbone = MODELS.build(cfg.model.backbone)
     state = {f'backbone.{name}': tensor for name, tensor in backbone.state_dict().items()}
     torch.save({'state_dict': state}, folder / 'epoch_1.pth')
     return folder
@@ -124,12 +121,14 @@ def test_the_command_prints_and_checks_the_margin(run, monkeypatch, capsys):
 
 def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     page = tmp_path / 'page.md'
-    page.write_text(f'before\n{gallery.BEGIN}\nold\n{gallery.END}\nafter\n')
+    marks = [f'<!-- {name}: begin -->\nold\n<!-- {name}: end -->' for name in ('margin', 'classes')]
+    page.write_text(f'before\n{marks[0]}\nbetween {marks[1]}\nafter\n')
     monkeypatch.setattr(sys, 'argv', ['gallery.py', '--run', str(run), '--page', str(page)])
     monkeypatch.setattr(gallery, 'IMAGES', (0, 2))
     gallery.main()
     text = page.read_text()
-    assert text.startswith('before') and text.endswith('after\n') and 'old' not in text
+    assert text.startswith('before') and text.endswith('after\n') and '\nbetween ' in text
+    assert 'old' not in text and text.count('<!--') == 4
     assert '| layer |' in text and 'Largest margin' in text and 'mean AUC' in text
     names = {path.name.removeprefix('visualization_') for path in tmp_path.glob('images/*.png')}
     wanted = {f'{name}_{i}.png' for name in ('magnitude', 'class_attention') for i in (1, 2)}
@@ -137,6 +136,6 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     assert 'page:' in capsys.readouterr().out
     page.write_text('no marks')
     with pytest.raises(UserError, match='marks'):
-        gallery.write_numbers(page, 'text')
+        gallery.write_numbers(page, {'margin': 'text'})
     with pytest.raises(UserError, match='make demo'):
         gallery.find_run(tmp_path / 'nothing')

@@ -24,8 +24,9 @@ def run(monkeypatch, weights, tmp_path):
     """The command with its arguments, in this process."""
 
     def call(*arguments, model='backbone'):
-        words = [*map(str, arguments), '--checkpoint', str(weights / f'{model}.pth')]
-        monkeypatch.setattr(sys, 'argv', ['visualize.py', *words, '--out-dir', str(tmp_path / 'o')])
+        weight_file, out_dir = weights / f'{model}.pth', tmp_path / 'o'
+        words = ['--dpi', 50, *arguments, '--checkpoint', weight_file, '--out-dir', out_dir]
+        monkeypatch.setattr(sys, 'argv', ['visualize.py', *map(str, words)])
         return visualize.main()
 
     return call
@@ -43,7 +44,7 @@ KINDS = {
 
 def drawn(path):
     picture = cv2.imread(str(path))
-    assert picture is not None and picture.shape[1] == 1600 and picture.std() > 5
+    assert picture is not None and picture.shape[1] == 800 and picture.std() > 5
     return picture
 
 
@@ -94,7 +95,7 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     )
     assert run(tmp_path / 'large.png', '--pictures', 'magnitude', '--layers', 1) == 0
     assert seen == [(1, 3, 1500, 2000)]
-    assert drawn(tmp_path / 'o' / 'large.png').shape[0] < 1600
+    assert drawn(tmp_path / 'o' / 'large.png').shape[0] < 800
     assert run(tmp_path / 'large.png', '--max-side', 200, '--force', '--layers', 'all') == 0
     assert seen[1] == (1, 3, 150, 200)
 

@@ -5,26 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from rich.progress import track
 
 from ..models.xcit import XCiT
 from ..tables import format_table
 from ..visualization.class_probe import train_class_attention, with_class_attention
+from ..visualization.drawing import as_array
 from ..visualization.layers import spread
 from ..visualization.load import Subject
 from ..visualization.margin import CocoObjects, auc
-from ..visualization.observe import draw, observe
+from ..visualization.observe import Picture, draw, observe
 from ..visualization.pictures import make_picture
 from .common import UserError, load_config
 from .object_margin import best, coco_objects, margin_rows
-from .visualize import DEFAULT_LAYERS, load, save
+from .visualize import DEFAULT_LAYERS, load
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 7, 12)
 DPI = 70
 # Images and rounds with which class attention is taught.
 PROBE_IMAGES, PROBE_EPOCHS = 600, 20
-BEGIN, END = '<!-- numbers: begin -->', '<!-- numbers: end -->'
 
 
 def parse_args() -> argparse.Namespace:
@@ -79,21 +80,45 @@ def probe(subject: Subject, train: CocoObjects, val: CocoObjects) -> tuple[Subje
     return Subject(classifier, subject.preprocess, True), sum(aucs) / len(aucs)
 
 
-def make(name: str, subject: Subject, image: np.ndarray, path: Path) -> None:
+def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> None:
     """Write one picture of one image."""
-    layers = spread(len(subject.backbone.layers), DEFAULT_LAYERS)
-    picture = make_picture(name, subject, layers)
     observe(subject.backbone, subject.preprocess(image), [picture])
-    save(draw([picture], image), path, DPI)
+    pixels = as_array(draw([picture], image), DPI)
+    # A palette makes files a third of the size that they would have.
+    Image.fromarray(pixels).quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
-def write_numbers(page: Path, text: str) -> None:
-    """Replace what stands between the two marks of the page."""
-    before, begin, rest = page.read_text(encoding='utf-8').partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UserError(f'{page} must have the marks {BEGIN} and {END} around its numbers.')
-    page.write_text(f'{before}{BEGIN}\n\n{text}\n\n{END}{after}', encoding='utf-8')
+def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Path) -> None:
+    """Write all pictures."""
+    layers = spread(len(subject.backbone.layers), DEFAULT_LAYERS)
+    images = [image for i, (image, _) in enumerate(val) if i in IMAGES]
+    for i, image in enumerate(images):
+        # All layers of the first, to go with the table.
+        picture = make_picture('magnitude', subject, layers if i else None)
+        make(picture, subject, image, folder / f'visualization_magnitude_{i + 1}.png')
+        picture = make_picture('class_attention', classifier)
+        make(picture, classifier, image, folder / f'visualization_class_attention_{i + 1}.png')
+    for name in ('covariance', 'pyramid'):
+        picture = make_picture(name, subject, layers)
+        make(picture, subject, images[0], folder / f'visualization_{name}.png')
+
+
+def write_numbers(page: Path, numbers: dict[str, str]) -> None:
+    """Replace what stands between marks of the page.
+
+    Args:
+        page (Path): The page.
+        numbers (dict): What stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
+    """
+    text = page.read_text(encoding='utf-8')
+    for name, number in numbers.items():
+        begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
+        before, found, rest = text.partition(begin)
+        _, also_found, after = rest.partition(end)
+        if not found or not also_found:
+            raise UserError(f'{page} must have the marks {begin} and {end}.')
+        text = f'{before}{begin}\n{number}\n{end}{after}'
+    page.write_text(text, encoding='utf-8')
 
 
 def main() -> None:
@@ -104,23 +129,18 @@ def main() -> None:
     cfg = load_config(str(config))
     subject = load(str(checkpoint), cfg, 'cpu')
     val = coco_objects(cfg, 'val_dataloader')
+    rows = margin_rows(subject, val)
     classifier, class_auc = probe(subject, coco_objects(cfg, 'train_dataloader', PROBE_IMAGES), val)
     folder = args.page.parent / 'images'
     folder.mkdir(exist_ok=True)
-    images = [image for i, (image, _) in enumerate(val) if i in IMAGES]
-    for name, of in (('magnitude', subject), ('class_attention', classifier)):
-        for i, image in enumerate(images):
-            make(name, of, image, folder / f'visualization_{name}_{i + 1}.png')
-    for name in ('covariance', 'pyramid'):
-        make(name, subject, images[0], folder / f'visualization_{name}.png')
-    rows = margin_rows(subject, val)
+    make_all(subject, classifier, val, folder)
     _, sentence = best(rows)
-    text = (
-        f'Over the {len(val)} images of the validation set:\n\n{format_table(rows, "markdown")}\n\n'
-        f'{sentence} The class attention below tells which shapes an image has with a mean AUC of '
-        f'{class_auc:.2f}.'
-    )
-    write_numbers(args.page, text)
+    table = format_table(rows, 'markdown')
+    numbers = {
+        'margin': f'\nOver {len(val)} validation images:\n\n{table}\n\n{sentence}\n',
+        'classes': f'It does so with a mean AUC of {class_auc:.2f} on the validation images.',
+    }
+    write_numbers(args.page, numbers)
     made = sorted(folder.glob('visualization_*.png'))
     size = sum(path.stat().st_size for path in made)
     print(f'{sentence}\n{len(made)} pictures ({size / 1e6:.1f} MB) in {folder}; page: {args.page}')

@@ -82,7 +82,8 @@ def _from_weights(recognised: Recognised) -> XCiTTrunk:
 
 
 def _preprocessing(cfg: Config) -> Normalise:
-    for node in _dicts(cfg._cfg_dict):
+    # The model's own; mmpretrain has it beside the model.
+    for node in (*_dicts(cfg.get('model')), cfg):
         settings = node.get('data_preprocessor')
         if isinstance(settings, dict) and settings.get('mean') is not None:
             rgb = settings.get('bgr_to_rgb', settings.get('to_rgb', False))

@@ -103,7 +103,8 @@ class QueryKeyMagnitude:
     def draw(self, canvas: FigureBase, frame: Frame) -> None:
         how = 'of each head' if self.per_head else 'averaged over heads'
         title = f'Query and key magnitude, {how}'
-        draw_heat_maps(canvas, frame, title, self._rows(), self.backbone.patch_size, '‖q̂‖, ‖k̂‖')
+        unit = r'$\|\hat{q}\|,\ \|\hat{k}\|$'
+        draw_heat_maps(canvas, frame, title, self._rows(), self.backbone.patch_size, unit)
 
     def _rows(self) -> list[Row]:
         maps = self.result()

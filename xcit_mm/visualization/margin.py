@@ -6,7 +6,7 @@ import io
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mmcv
 import numpy as np
@@ -85,7 +85,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
     """The same network with new random weights."""
     twin = copy.deepcopy(backbone)
     twin.init_cfg = None
-    twin._is_init = False
+    parts: list[Any] = [twin, *twin.layers]
     # mmengine logs a line for every parameter that it initialises.
     logging.disable(logging.INFO)
     try:
@@ -94,7 +94,9 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
             for module in twin.modules():
                 if hasattr(module, 'reset_parameters'):
                     module.reset_parameters()
-            twin.init_weights()
+            for part in parts:
+                part._is_init = False
+                part.init_weights()
     finally:
         logging.disable(logging.NOTSET)
     return twin

@@ -29,12 +29,14 @@ class Level(NamedTuple):
     Args:
         components (np.ndarray): The first three principal components, (H, W, 3).
         explained (float): Their share of the variance.
+        layer (int): The layer behind which it was taken, counted from 1.
         stride (int): Pixels of the image a position.
         effective_stride (float): See :func:`effective_factor`; nan if all positions are equal.
     """
 
     components: np.ndarray
     explained: float
+    layer: int
     stride: int
     effective_stride: float
 
@@ -45,14 +47,14 @@ class Level(NamedTuple):
         return np.clip(0.5 + 0.5 * (self.components - middle) / half, 0, 1)
 
     def describe(self) -> str:
-        """Sizes, resolution and how much the colours show, in three lines; the layer follows."""
+        """Where it comes from, how fine it is and how much of it the colours show."""
         height, width = self.components.shape[:2]
+        heading = f'stride {self.stride}: {width} x {height}, from layer {self.layer}\n'
         if np.isnan(self.effective_stride):
-            return f'all positions are equal\n\nstride {self.stride}: {width} x {height}'
+            return f'{heading}all positions are equal'
         return (
-            f'{self.explained:.0%} of the variance shown\n'
-            f'effective stride {self.effective_stride:.1f}\n'
-            f'stride {self.stride}: {width} x {height}'
+            f'{heading}effective stride {self.effective_stride:.1f}\n'
+            f'{self.explained:.0%} of the variance shown'
         )
 
 
@@ -166,7 +168,7 @@ class PyramidFeatures:
         components, explained = principal_components(features)
         effective = stride * effective_factor(features)
         colours = components.permute(1, 2, 0).cpu().numpy()
-        self.levels.append(Level(colours, explained, stride, effective))
+        self.levels.append(Level(colours, explained, depth, stride, effective))
 
     def result(self) -> list[Level]:
         return self.levels
@@ -180,8 +182,6 @@ class PyramidFeatures:
         axes = canvas.subplots(1, len(self.levels) + 1)
         frame.show(axes[0])
         axes[0].set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
-        for panel, level, layer in zip(
-            axes[1:], self.levels, self.backbone.out_indices, strict=True
-        ):
+        for panel, level in zip(axes[1:], self.levels, strict=True):
             frame.show_colours(panel, level.colours(), level.stride)
-            panel.set_title(f'{level.describe()}, from layer {layer + 1}', fontsize='medium')
+            panel.set_title(level.describe(), fontsize='medium')

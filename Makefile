@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test test-long lint demo benchmark clean
+.PHONY: help setup test test-long lint demo benchmark gallery clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -24,6 +24,9 @@ demo: setup  ## train, evaluate and look, on data drawn on the spot, 12 minutes 
 
 benchmark: setup  ## speed and memory against the peers, 25 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python tools/benchmark.py $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
+
+gallery: setup  ## pictures and numbers of docs/visualization.md, from the model of make demo
+	$(BIN)/python tools/gallery.py
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

@@ -61,7 +61,11 @@ class XCiTClassifier(XCiTTrunk):
         """Classify images (B, C, H, W): logits (B, num_classes)."""
         for x, _ in self.trunk_outputs(images):  # noqa: B007  the last one counts
             pass
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        return self.classify(x)
+
+    def classify(self, tokens: Tensor) -> Tensor:
+        """Logits (B, num_classes) from the tokens behind the last layer, (B, N, d)."""
+        x = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)
         return self.head(self.norm(x[:, 0]))

@@ -75,7 +75,9 @@ class XCiTTrunk(BaseModule):
         self._freeze_stages()
 
     def trunk_outputs(self, images: Tensor) -> Iterator[tuple[Tensor, tuple[int, int]]]:
-        """Yield the tokens (B, N, d) after each layer, with the height and width of their grid.
+        """Yield the tokens (B, N, d) behind the stem and behind each layer, with their grid.
+
+        The grid is their height and width.
 
         Where autograd is off the tokens are overwritten by the next layer: copy what is kept.
         """
@@ -84,6 +86,7 @@ class XCiTTrunk(BaseModule):
         with without_autocast(x):
             # Autocast is for products: the sum over all layers stays as precise as the weights.
             x = x.to(self.pos_embed.projection.weight.dtype) + self.pos_embed(*grid)
+        yield x, grid
         for layer in self.layers:
             x = layer(x, grid, inplace=not torch.is_grad_enabled())
             yield x, grid

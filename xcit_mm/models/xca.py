@@ -95,6 +95,18 @@ def attention_from_statistics(
         return _attention(products, query_squares, key_squares, temperature)
 
 
+def query_key_norms(S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None) -> Tensor:
+    """``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d), from their statistics.
+
+    Args:
+        S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set a sample, (B, 3 d).
+    """
+    to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * qkv_weight.shape[1]]
+    return (to_qk @ S * to_qk).sum(-1).clamp_min(EPS**2).sqrt()
+
+
 def _attention(
     products: Tensor, query_squares: Tensor, key_squares: Tensor, temperature: Tensor
 ) -> Tensor:
@@ -239,21 +251,8 @@ class XCA(BaseModule):
             return
         dtype = autocast_dtype(x) or x.dtype
         with without_autocast(x):
-            moment_dtype = torch.promote_types(x.dtype, torch.float32)
-            second_moment = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=moment_dtype)
-            first_moment = x.new_zeros(len(x), x.shape[2], dtype=moment_dtype)
-            origin = norm(x[:, 0])
-            for i, sample in enumerate(x):
-                for chunk in chunks(sample, x.shape[2]):
-                    normed = norm(sample[chunk]).sub_(origin[i]).to(moment_dtype)
-                    second_moment[i].addmm_(normed.t(), normed)
-                    first_moment[i] += normed.sum(0)
-            attention = attention_from_statistics(
-                _assemble(second_moment, first_moment, x.shape[1]),
-                self.qkv.weight,
-                self.qkv(origin.to(self.qkv.weight.dtype)),
-                self.temperature,
-            )
+            S, qkv_bias = self.chunked_statistics(x, norm)
+            attention = attention_from_statistics(S, self.qkv.weight, qkv_bias, self.temperature)
             weights, biases = linear_map(
                 attention,
                 self.qkv.weight,
@@ -266,6 +265,30 @@ class XCA(BaseModule):
                 for chunk in chunks(sample, x.shape[2]):
                     add_product(sample[chunk], norm(sample[chunk]).to(dtype), weight)
                     sample[chunk] += bias
+
+    def chunked_statistics(self, x: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """``S`` of LN(x) with the first token as origin, and the biases that go with it.
+
+        For inference. The normalised tokens are never stored.
+
+        Args:
+            x (Tensor): Tokens (B, N, d).
+            norm (nn.LayerNorm): The LayerNorm in front.
+
+        Returns:
+            tuple[Tensor, Tensor]: (B, d + 1, d + 1) and (B, 3 d).
+        """
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        second_moment = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=dtype)
+        first_moment = x.new_zeros(len(x), x.shape[2], dtype=dtype)
+        origin = norm(x[:, 0])
+        for i, sample in enumerate(x):
+            for chunk in chunks(sample, x.shape[2]):
+                normed = norm(sample[chunk]).sub_(origin[i]).to(dtype)
+                second_moment[i].addmm_(normed.t(), normed)
+                first_moment[i] += normed.sum(0)
+        S = _assemble(second_moment, first_moment, x.shape[1])
+        return S, self.qkv(origin.to(self.qkv.weight.dtype))
 
     def attention_map(self, tokens: Tensor) -> Tensor:
         """The attention map A (B, h, d/h, d/h), by the form that is in use."""

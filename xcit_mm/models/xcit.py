@@ -117,8 +117,8 @@ class XCiT(XCiTTrunk):
             ``patch_size``.
         """
         levels: list[Tensor] = []
-        for i, (x, grid) in enumerate(self.trunk_outputs(images)):
-            if i in self.out_indices:
+        for depth, (x, grid) in enumerate(self.trunk_outputs(images)):
+            if depth - 1 in self.out_indices:
                 feature = tokens_to_map(x, grid)
                 # Rescaled at once: the next layer may overwrite the tokens, and a pooled level is
                 # all that need be kept of them.

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+import torch
+
+from xcit_mm.models import XCiT, XCiTClassifier
+
+
+def randomise(model):
+    """Weights in which every part has a say: temperatures, LayerScale, biases, BatchNorm."""
+    for name, parameter in model.named_parameters():
+        if 'temperature' in name:
+            torch.nn.init.uniform_(parameter, 0.5, 8)
+        elif 'gamma' in name:
+            torch.nn.init.uniform_(parameter, 0.2, 0.8)
+        elif name.endswith('bias') or (name.startswith('cls_') and 'mlp' not in name):
+            torch.nn.init.normal_(parameter, std=0.3)
+    for name, buffer in model.named_buffers():
+        if 'running_mean' in name:
+            torch.nn.init.normal_(buffer, std=0.1)
+        elif 'running_var' in name:
+            torch.nn.init.uniform_(buffer, 0.5, 2)
+    return model.eval()
+
+
+@pytest.fixture(scope='session')
+def backbone():
+    torch.manual_seed(1)
+    return randomise(XCiT('n12', patch_size=8))
+
+
+@pytest.fixture(scope='session')
+def classifier():
+    torch.manual_seed(0)
+    return randomise(XCiTClassifier('n12', patch_size=16, num_classes=10))
+
+
+@pytest.fixture(scope='session')
+def image():
+    """Of no special size: the last row and column of tokens stick out."""
+    return np.random.default_rng(0).integers(0, 256, (61, 93, 3), dtype=np.uint8)

@@ -1,0 +1,117 @@
+"""tools/visualize.py on images of every kind."""
+
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from xcit_mm.cli import visualize
+from xcit_mm.cli.common import UserError
+
+
+@pytest.fixture(scope='module')
+def weights(backbone, classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('weights')
+    for name, model in (('backbone', backbone), ('classifier', classifier)):
+        torch.save(model.state_dict(), folder / f'{name}.pth')
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch, weights, tmp_path):
+    """The command with its arguments, in this process."""
+
+    def call(*arguments, model='backbone'):
+        weight_file, out_dir = weights / f'{model}.pth', tmp_path / 'o'
+        words = ['--dpi', 50, *arguments, '--checkpoint', weight_file, '--out-dir', out_dir]
+        monkeypatch.setattr(sys, 'argv', ['visualize.py', *map(str, words)])
+        return visualize.main()
+
+    return call
+
+
+KINDS = {
+    'one colour': lambda image: np.full_like(image, 77),
+    'one patch': lambda image: image[:8, :8],
+    'grey-scale': lambda image: image[..., 0],
+    'alpha': lambda image: np.dstack([image, image[..., 0]]),
+    'sixteen bits': lambda image: image.astype(np.uint16) * 257,
+    'long': lambda image: np.tile(image[:8], (1, 12, 1)),
+}
+
+
+def drawn(path):
+    picture = cv2.imread(str(path))
+    assert picture is not None and picture.shape[1] == 800 and picture.std() > 5
+    return picture
+
+
+def test_images_of_every_kind(run, image, tmp_path, capsys):
+    for name, change in KINDS.items():
+        cv2.imwrite(str(tmp_path / f'{name}.png'), change(image))
+    cv2.imwrite(str(tmp_path / 'too small.png'), image[:7, :20])
+    (tmp_path / 'broken.png').write_bytes(b'no image')
+    assert run(tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert {path.stem for path in (tmp_path / 'o').iterdir()} == KINDS.keys()
+    for name in KINDS:
+        drawn(tmp_path / 'o' / f'{name}.png')
+    assert 'too small.png: images must be at least one patch in size, 8x8, not 7x20' in printed
+    assert 'broken.png: it cannot be read' in printed
+    assert 'left out: class_attention; the backbone of a detector' in printed
+    assert '6 of 8 images; 6 PNGs in ' in printed
+
+
+def test_separate_files_of_a_classifier_and_no_overwriting(run, image, tmp_path, capsys):
+    path = tmp_path / 'image.png'
+    cv2.imwrite(str(path), image)
+    options = ('--separate', '--layers', 1, 12, '--per-head')
+    assert run(path, *options, model='classifier') == 0
+    assert 'left out: pyramid; a classifier' in capsys.readouterr().out
+    names = ('magnitude', 'class_attention', 'covariance')
+    files = {name: tmp_path / 'o' / f'image_{name}.png' for name in names}
+    assert set((tmp_path / 'o').iterdir()) == set(files.values())
+    sizes = {name: drawn(file).shape for name, file in files.items()}
+    assert sizes['magnitude'][0] > sizes['class_attention'][0]  # eight rows against two
+    before = files['magnitude'].read_bytes()
+    with pytest.raises(UserError, match='--force'):
+        run(path, *options, model='classifier')
+    assert files['magnitude'].read_bytes() == before
+    assert run(path, '--separate', '--force', model='classifier') == 0
+    assert files['magnitude'].read_bytes() != before
+
+
+def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
+    run, tmp_path, monkeypatch
+):
+    large = cv2.resize(np.eye(4, dtype=np.uint8) * 255, (2000, 1500))
+    cv2.imwrite(str(tmp_path / 'large.png'), large)
+    seen = []
+    original = visualize.observe
+    monkeypatch.setattr(
+        visualize, 'observe', lambda b, x, o: (seen.append(x.shape), original(b, x, o))
+    )
+    assert run(tmp_path / 'large.png', '--pictures', 'magnitude', '--layers', 1) == 0
+    assert seen == [(1, 3, 1500, 2000)]
+    assert drawn(tmp_path / 'o' / 'large.png').shape[0] < 800
+    assert run(tmp_path / 'large.png', '--max-side', 200, '--force', '--layers', 'all') == 0
+    assert seen[1] == (1, 3, 150, 200)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_made(run, image, tmp_path):
+    cv2.imwrite(str(tmp_path / 'image.png'), image)
+    path = tmp_path / 'image.png'
+    for arguments, message in {
+        ('--pictures', 'class_attention'): 'no class attention',
+        ('--layers', 13): r'1\.\.\.12',
+        ('--layers', 'x'): 'all',
+        ('--dpi', 0): 'at least 1',
+        ('--config', tmp_path / 'none.py'): 'no config',
+    }.items():
+        with pytest.raises(UserError, match=message):
+            run(path, *arguments)
+    with pytest.raises(UserError, match='no checkpoint'):
+        run(path, model='none')
+    assert not (tmp_path / 'o').exists()

@@ -1,0 +1,95 @@
+"""Query and key magnitude on objects against the background, over a data set."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from rich.progress import track
+
+from ..tables import format_table
+from ..visualization.load import Subject
+from ..visualization.margin import CocoObjects, object_margin, untrained
+from .common import UserError, check_datasets, load_config
+from .visualize import load
+
+NAMES = ('queries', 'keys')
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Measure how far the query and key magnitude tells objects from the '
+        'background, on the validation set of a config in COCO’s layout. AUC is the probability '
+        'that a token on an object has a larger magnitude than one on the background (0.5 tells '
+        'nothing), ratio that of the mean magnitudes; both are averaged over the images.'
+    )
+    parser.add_argument('config', help='a config file of a detector')
+    parser.add_argument('checkpoint', help='a path, a web address, or a short name (xcit://...)')
+    parser.add_argument('--images', type=int, metavar='N', help='the first N only (default: all)')
+    parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
+    parser.add_argument(
+        '--at-least', type=float, metavar='AUC', help='exit status 1 if no layer reaches this AUC'
+    )
+    return parser.parse_args()
+
+
+def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObjects:
+    """The data set of a detector's config.
+
+    Args:
+        cfg (Config): The config; the embedded data set is made if it is missing.
+        loader (str): ``train_dataloader`` or ``val_dataloader``.
+        limit (int, optional): How many images. Defaults to None, all.
+    """
+    check_datasets(cfg, (loader,))
+    dataset = cfg[loader].dataset
+    while 'dataset' in dataset:
+        dataset = dataset.dataset
+    root = Path(dataset.get('data_root') or '')
+    if not str(dataset.get('ann_file')).endswith('.json'):
+        raise UserError(f'The data set of {loader} in the config is not in COCO’s layout.')
+    return CocoObjects(root / dataset.data_prefix.img, root / dataset.ann_file, limit)
+
+
+def margin_rows(subject: Subject, samples: CocoObjects) -> list[dict[str, Any]]:
+    """One row a layer, the model beside the same network with random weights."""
+    trained, random = (
+        object_margin(backbone, track(samples, description=what), subject.preprocess)
+        for what, backbone in (
+            ('trained', subject.backbone),
+            ('random weights', untrained(subject.backbone)),
+        )
+    )
+    columns = {'AUC': trained.auc, 'ratio': trained.ratio, 'AUC untrained': random.auc}
+    rows: list[dict[str, Any]] = []
+    for layer in range(len(trained.auc)):
+        rows.append({'layer': layer + 1})
+        for i, name in enumerate(NAMES):
+            for what, values in columns.items():
+                rows[-1][f'{name}: {what}'] = round(float(values[layer, i]), 3)
+    return rows
+
+
+def best(rows: list[dict[str, Any]]) -> tuple[float, str]:
+    """The largest AUC and a sentence on it."""
+    name, row = max(((n, r) for n in NAMES for r in rows), key=lambda p: p[1][f'{p[0]}: AUC'])
+    value = row[f'{name}: AUC']
+    return value, (
+        f'Largest margin: {name} of layer {row["layer"]}, AUC {value:.3f}, '
+        f'{row[f"{name}: ratio"]:.2f} times the magnitude of the background.'
+    )
+
+
+def main() -> int:
+    args = parse_args()
+    cfg = load_config(args.config)
+    subject = load(args.checkpoint, cfg, args.device)
+    samples = coco_objects(cfg, 'val_dataloader', args.images)
+    try:
+        rows = margin_rows(subject, samples)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    print(format_table(rows))
+    value, sentence = best(rows)
+    print(f'{sentence} {len(samples)} images.')
+    return int(args.at_least is not None and value < args.at_least)

@@ -1,0 +1,196 @@
+"""Pictures of what a trained XCiT looks at."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import mmcv
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from mmengine.config import Config
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
+
+from ..visualization.layers import spread
+from ..visualization.load import Subject, load_subject
+from ..visualization.observe import Observer, draw, observe
+from ..visualization.pictures import PICTURES, make_picture, unavailable
+from .common import UserError, check_checkpoint, load_config
+from .infer import find_images, read_image, result_names
+
+DEFAULT_LAYERS = 6
+
+
+def parse_args() -> argparse.Namespace:
+    described = '; '.join(f'{name}: {what}' for name, what in PICTURES.items())
+    parser = argparse.ArgumentParser(
+        description='Draw what an XCiT looks at, from the weights of a backbone, detector, '
+        'segmentor or classifier. Images are computed at their full size and drawn at screen '
+        'size. Exit status 1 if an image was skipped.',
+        epilog=f'Pictures: {described}.',
+    )
+    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
+    parser.add_argument(
+        '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
+    )
+    parser.add_argument(
+        '--config',
+        help='a config file; not needed for the sizes of the paper, which the weights tell',
+    )
+    parser.add_argument(
+        '--pictures',
+        nargs='+',
+        choices=PICTURES,
+        metavar='PICTURE',
+        help=f'some of {", ".join(PICTURES)} (default: all that the model has)',
+    )
+    parser.add_argument(
+        '--layers',
+        nargs='+',
+        metavar='LAYER',
+        help=f'layers to draw, counted from 1, or "all" (default: {DEFAULT_LAYERS} of them)',
+    )
+    parser.add_argument(
+        '--per-head', action='store_true', help='query and key magnitude of each head'
+    )
+    parser.add_argument(
+        '--separate', action='store_true', help='one file a picture, not one an image'
+    )
+    parser.add_argument(
+        '--max-side', type=int, metavar='PIXELS', help='shrink larger images first (default: never)'
+    )
+    parser.add_argument(
+        '--dpi',
+        type=int,
+        default=100,
+        help='pixels an inch; a figure is 16 inches wide (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--out-dir', default='work_dirs/visualize', help='where PNGs go (default: %(default)s)'
+    )
+    parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
+    parser.add_argument('--force', action='store_true', help='overwrite earlier pictures')
+    return parser.parse_args()
+
+
+def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
+    """The model, or one paragraph on why it cannot be had.
+
+    Args:
+        checkpoint (str): As for ``load_subject``.
+        cfg (Config, optional): Likewise.
+        device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
+    """
+    check_checkpoint(checkpoint)
+    device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    try:
+        return load_subject(checkpoint, cfg, device)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
+
+
+def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:
+    """The pictures to draw; says which are left out."""
+    reasons = unavailable(subject)
+    for name in wanted or ():
+        if name in reasons:
+            raise UserError(f'--pictures {name}: {reasons[name]}.')
+    for name, reason in [] if wanted else reasons.items():
+        print(f'left out: {name}; {reason}')
+    return [name for name in PICTURES if name in (wanted or PICTURES) and name not in reasons]
+
+
+def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
+    """The layers to draw, counted from 1."""
+    if wanted is None:
+        return spread(depth, DEFAULT_LAYERS)
+    if wanted == ['all']:
+        return list(range(1, depth + 1))
+    layers = [int(text) if text.isdecimal() else 0 for text in wanted]
+    if not all(1 <= layer <= depth for layer in layers):
+        raise UserError(f'--layers {" ".join(wanted)}: they must be "all", or in 1...{depth}.')
+    return layers
+
+
+def read(path: Path, max_side: int | None) -> np.ndarray:
+    """An image as RGB; raises ValueError if it cannot be read."""
+    image = read_image(path)
+    if image is None:
+        raise ValueError('it cannot be read')
+    if max_side and max(image.shape[:2]) > max_side:
+        image = mmcv.imrescale(image, (max_side, max_side), interpolation='area')
+    return mmcv.bgr2rgb(image)
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """Write a PNG; it exists under its name only when it is whole."""
+    unfinished = path.with_suffix('.unfinished')
+    figure.savefig(unfinished, format='png', dpi=dpi)
+    os.replace(unfinished, path)
+
+
+class Ticker:
+    """An observer that moves a progress bar on by one layer."""
+
+    def __init__(self, progress: Progress, task: Any) -> None:
+        self.progress, self.task = progress, task
+
+    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
+        self.progress.advance(self.task)
+
+
+def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
+    """For each image the files to make, by what they show; raises if one exists."""
+    out_dir, stems = Path(args.out_dir), result_names(images)
+    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
+    files = {
+        image: {what: out_dir / f'{stems[image]}{ending}' for what, ending in endings.items()}
+        for image in images
+    }
+    existing = [path for paths in files.values() for path in paths.values() if path.exists()]
+    if existing and not args.force:
+        raise UserError(
+            f'{existing[0]} exists already; --force overwrites it, --out-dir goes elsewhere.'
+        )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    return files
+
+
+def main() -> int:
+    args = parse_args()
+    images = find_images(args.inputs)
+    if min(args.max_side or 1, args.dpi) < 1:
+        raise UserError('--max-side and --dpi must be at least 1.')
+    cfg = load_config(args.config) if args.config else None
+    subject = load(args.checkpoint, cfg, args.device)
+    names = choose_pictures(subject, args.pictures)
+    depth = len(subject.backbone.layers)
+    layers = choose_layers(depth, args.layers)
+    files = plan_files(args, images, names)
+    skipped: dict[Path, str] = {}
+    columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task('', total=len(images) * (depth + 1))
+        for i, path in enumerate(images):
+            progress.update(task, description=path.name, completed=i * (depth + 1))
+            pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
+            observers: list[Observer] = [*pictures.values(), Ticker(progress, task)]
+            try:
+                image = read(path, args.max_side)
+                observe(subject.backbone, subject.preprocess(image), observers)
+            except ValueError as error:
+                skipped[path] = str(error)
+                continue
+            title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
+            for what, file in files[path].items():
+                shown = [pictures[what]] if what else list(pictures.values())
+                save(draw(shown, image, title), file, args.dpi)
+        progress.update(task, completed=len(images) * (depth + 1))
+    for path, reason in skipped.items():
+        print(f'skipped {path}: {reason}')
+    made = sum(len(paths) for path, paths in files.items() if path not in skipped)
+    done = len(images) - len(skipped)
+    print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
+    return 1 if skipped else 0

@@ -1,0 +1,78 @@
+"""Class attention (the paper's class-attention figure)."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import FigureBase
+from torch import Tensor
+
+from ..models.classifier import XCiTClassifier
+from ..models.trunk import XCiTTrunk
+from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
+from .images import Normalise, Preprocess
+from .observe import look
+
+COLUMNS = 8
+
+
+def class_attention(
+    backbone: XCiTTrunk,
+    image: np.ndarray,
+    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    figure: bool = False,
+) -> Any:
+    """The attention from the class token to the patches, as heat maps over the image.
+
+    Args:
+        backbone (XCiTClassifier): A classifier, or a DINO model (``num_classes=0``).
+        image (np.ndarray): See :func:`as_rgb`.
+        preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
+        figure (bool): Whether the figure is returned as well. Defaults to False.
+
+    Returns:
+        np.ndarray or tuple[np.ndarray, Figure]: (class layers, heads, H, W). What is missing from
+        a sum of 1 is the attention of the class token to itself.
+    """
+    return look(ClassAttentionMaps(backbone), backbone, image, preprocess, figure)
+
+
+class ClassAttentionMaps:
+    """The picture; see :func:`class_attention`."""
+
+    def __init__(self, backbone: XCiTTrunk) -> None:
+        if not isinstance(backbone, XCiTClassifier):
+            raise ValueError(
+                'the backbone of a detector or segmentor has no class attention; classifier and '
+                'DINO weights have it'
+            )
+        self.backbone = backbone
+        self.maps: list[np.ndarray] = []
+
+    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
+        if depth < len(self.backbone.layers):
+            return
+        x = torch.cat([self.backbone.cls_token, tokens], dim=1)
+        layers: Any = self.backbone.cls_layers
+        for layer in layers:
+            attention = layer.attn.attention_map(layer.norm1(x))[0, :, 0, 1:]
+            self.maps.append(attention.unflatten(1, grid).float().cpu().numpy())
+            x = layer(x)
+
+    def result(self) -> np.ndarray:
+        return np.stack(self.maps)
+
+    def height(self, aspect: float) -> float:
+        heads = self.backbone.variant.num_heads
+        rows = len(self.backbone.cls_layers) * -(-heads // COLUMNS)
+        return heat_maps_height(rows, min(heads, COLUMNS), aspect)
+
+    def draw(self, canvas: FigureBase, frame: Frame) -> None:
+        rows = []
+        for i, maps in enumerate(self.maps):
+            for start in range(0, len(maps), COLUMNS):
+                block = list(maps[start : start + COLUMNS])
+                titles = [f'head {start + j + 1}' for j in range(len(block))]
+                rows.append(Row(f'class layer {i + 1}', titles, block))
+        title = 'Class attention: from the class token to the patches'
+        draw_heat_maps(canvas, frame, title, rows, self.backbone.patch_size, 'attention')

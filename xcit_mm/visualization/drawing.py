@@ -1,0 +1,169 @@
+"""Figures: their sizes, heat maps over an image, colour bars."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mmcv
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure, FigureBase
+from matplotlib.image import AxesImage
+from mmengine.visualization.utils import img_from_canvas
+
+# Inches; a figure has 100 pixels an inch unless it is saved with more.
+WIDTH = 16.0
+TITLE_HEIGHT = 0.45
+PANEL_TITLE_HEIGHT = 0.25
+# What is drawn has at most this many pixels a side, however large the image.
+SCREEN = 1200
+# Panels of very long images would be slits or towers; these are letter-boxed instead.
+ASPECTS = (0.3, 2.0)
+HEAT = 'inferno'
+# A map is drawn between these percentiles, so that a few tokens do not take the whole scale.
+PERCENTILES = (1, 99)
+
+
+class Frame:
+    """The image that a picture belongs to, at screen size.
+
+    Args:
+        image (np.ndarray): RGB, uint8 (H, W, 3), of any size.
+    """
+
+    def __init__(self, image: np.ndarray) -> None:
+        self.height, self.width = image.shape[:2]
+        self.pixels = shrink(image)
+        self.grey = mmcv.rgb2gray(self.pixels)
+        self.aspect = float(np.clip(self.height / self.width, *ASPECTS))
+
+    def show(self, axes: Axes) -> None:
+        """Draw the image itself."""
+        axes.imshow(self.pixels, extent=(0, self.width, self.height, 0))
+        self._finish(axes)
+
+    def show_map(self, axes: Axes, values: np.ndarray, stride: float, norm: Normalize) -> AxesImage:
+        """Draw a map (H', W') over the image in grey.
+
+        Args:
+            axes (Axes): Where.
+            values (np.ndarray): One value a token.
+            stride (float): Pixels of the image a token.
+            norm (Normalize): The range of the colours.
+        """
+        extent = (0, self.width, self.height, 0)
+        # Of little contrast, so that the colours above it remain those of the colour bar.
+        axes.imshow(self.grey, cmap='gray', vmin=-128, vmax=383, extent=extent)
+        drawn = axes.imshow(
+            shrink(values), cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=0.75
+        )
+        self._finish(axes)
+        return drawn
+
+    def show_colours(self, axes: Axes, colours: np.ndarray, stride: float) -> None:
+        """Draw an RGB map (H', W', 3) in 0...1 in the image's place."""
+        axes.imshow(shrink(colours), extent=_extent(colours, stride))
+        self._finish(axes)
+
+    def _finish(self, axes: Axes) -> None:
+        # A last token or cell may stick out of the image.
+        axes.set(xlim=(0, self.width), ylim=(self.height, 0), xticks=[], yticks=[])
+
+
+def _extent(values: np.ndarray, stride: float) -> tuple[float, float, float, float]:
+    return 0, values.shape[1] * stride, values.shape[0] * stride, 0
+
+
+def shrink(values: np.ndarray) -> np.ndarray:
+    """An image or map of at most :data:`SCREEN` pixels a side, averaged."""
+    factor = SCREEN / max(values.shape[:2])
+    if factor >= 1:
+        return values
+    size = [max(1, round(side * factor)) for side in values.shape[1::-1]]
+    return mmcv.imresize(values, tuple(size), interpolation='area')
+
+
+def new_figure(heights: Sequence[float], title: str = '') -> tuple[Figure, list[FigureBase]]:
+    """A figure with places for pictures below each other.
+
+    Args:
+        heights (Sequence[float]): Inches that each picture needs.
+        title (str): The heading.
+    """
+    height = sum(heights) + (TITLE_HEIGHT if title else 0)
+    figure = Figure(figsize=(WIDTH, height))
+    figure.set_layout_engine('constrained', w_pad=0.06, h_pad=0.06)
+    if title:
+        figure.suptitle(title, fontsize='medium', color='0.4')
+    places = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    return figure, list(places[:, 0])
+
+
+def as_array(figure: Figure, dpi: int = 100) -> np.ndarray:
+    """A figure as RGB pixels (H, W, 3), as mmengine's ``Visualizer.add_image`` takes them."""
+    figure.set_dpi(dpi)
+    return img_from_canvas(FigureCanvasAgg(figure))
+
+
+@dataclass
+class Row:
+    """A row of maps of one kind.
+
+    Args:
+        label (str): What stands at its left.
+        titles (list[str]): What stands above each map.
+        maps (list[np.ndarray]): (H', W') each.
+    """
+
+    label: str
+    titles: list[str]
+    maps: list[np.ndarray]
+
+
+def heat_maps_height(rows: int, columns: int, aspect: float) -> float:
+    """Inches that :func:`draw_heat_maps` needs for an image of this height over width."""
+    panel = (WIDTH - 1.2) / (columns + 2)
+    return TITLE_HEIGHT + max(rows, 2) * (panel * aspect + PANEL_TITLE_HEIGHT)
+
+
+def draw_heat_maps(
+    canvas: FigureBase, frame: Frame, title: str, rows: Sequence[Row], stride: float, unit: str
+) -> None:
+    """The image and, beside it, rows of heat maps with one colour bar.
+
+    Args:
+        canvas (FigureBase): Where.
+        frame (Frame): The image.
+        title (str): The heading.
+        rows (Sequence[Row]): What is drawn.
+        stride (float): Pixels of the image a token.
+        unit (str): What the colour bar shows.
+    """
+    canvas.suptitle(title, fontsize='x-large')
+    columns = max(len(row.maps) for row in rows)
+    places = canvas.add_gridspec(max(len(rows), 2), columns + 2)
+    axes = canvas.add_subplot(places[:2, :2])
+    frame.show(axes)
+    axes.set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
+    norm = robust_range([m for row in rows for m in row.maps])
+    panels = []
+    for i, row in enumerate(rows):
+        for j, (name, values) in enumerate(zip(row.titles, row.maps, strict=True)):
+            panels.append(canvas.add_subplot(places[i, j + 2]))
+            drawn = frame.show_map(panels[-1], values, stride, norm)
+            panels[-1].set_title(name, fontsize='medium')
+            if j == 0:
+                panels[-1].set_ylabel(row.label, fontsize='large')
+    canvas.colorbar(
+        drawn, ax=panels, label=unit, pad=0.01, aspect=30, extend='both', format='{x:.3g}'
+    )
+
+
+def robust_range(maps: Sequence[np.ndarray]) -> Normalize:
+    """The range of colours for several maps, between :data:`PERCENTILES` of all values."""
+    values = np.concatenate([shrink(m).ravel() for m in maps])
+    low, high = np.percentile(values, PERCENTILES)
+    # Values that hardly differ would make noise look like a picture.
+    room = 0.005 * max(abs(low), abs(high))
+    return Normalize(low - room, high + room)

@@ -1,0 +1,100 @@
+"""The part of a model that the pictures are of, from a config, a checkpoint, or both."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+
+from ..compat import revert_sync_bn
+from ..models import VARIANTS, XCiT, XCiTClassifier
+from ..models.trunk import XCiTTrunk
+from ..weights import recognise, unwrap
+from ..weights.formats import Recognised, structure
+from .images import Normalise
+
+TYPES = (XCiT.__name__, XCiTClassifier.__name__)
+
+
+@dataclass
+class Subject:
+    """What is looked at.
+
+    Args:
+        backbone (XCiTTrunk): An ``XCiT``, of a detector, a segmentor or alone, or an
+            ``XCiTClassifier``, with its weights.
+        preprocess (Normalise): How its images are normalised.
+        trained_pyramid (bool): Whether all levels have weights of the file.
+    """
+
+    backbone: XCiTTrunk
+    preprocess: Normalise
+    trained_pyramid: bool
+
+
+def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu') -> Subject:
+    """Load the backbone or classifier of a checkpoint; necks and heads are left where they are.
+
+    Args:
+        checkpoint (str): A path, a web address, ``xcit://NAME`` or ``timm://NAME``.
+        cfg (Config, optional): A config of a detector, segmentor, classifier or backbone. Defaults
+            to None: the weights tell which of the paper's sizes it is.
+        device (str): Where it runs. Defaults to ``cpu``.
+    """
+    content = CheckpointLoader.load_checkpoint(checkpoint, 'cpu', logger='silent')
+    recognised = recognise(unwrap(content))
+    if recognised is None:
+        raise ValueError(f'{checkpoint} holds no XCiT in a known format')
+    backbone = _from_weights(recognised) if cfg is None else _from_config(cfg)
+    backbone.load_state_dict(recognised.state)
+    own = {name for name in backbone.state_dict() if name.startswith('pyramid.')}
+    return Subject(
+        backbone.to(device).eval(),
+        Normalise() if cfg is None else _preprocessing(cfg),
+        own <= recognised.state.keys(),
+    )
+
+
+def _from_config(cfg: Config) -> XCiTTrunk:
+    revert_sync_bn(cfg)
+    for node in _dicts(cfg._cfg_dict):
+        kind = node.get('type')
+        if getattr(kind, '__name__', str(kind)).split('.')[-1] in TYPES:
+            return MODELS.build(node)
+    raise ValueError(f'the config has no {" or ".join(TYPES)}: the pictures are of those alone')
+
+
+def _from_weights(recognised: Recognised) -> XCiTTrunk:
+    sizes = structure(recognised.state)
+    names = ('embed_dims', 'depth', 'num_heads')
+    wanted = [sizes.get(name) for name in names]
+    fitting = [a for a, v in VARIANTS.items() if [getattr(v, name) for name in names] == wanted]
+    if not fitting:
+        raise ValueError(f'these weights are of none of the paper’s sizes ({sizes}): give a config')
+    arch, patch_size, in_channels = fitting[0], sizes['patch_size'], sizes['in_channels']
+    if 'cls_token' not in recognised.state:
+        return XCiT(arch, patch_size, in_channels)
+    head = recognised.state.get('head.weight')
+    num_classes = 0 if head is None else len(head)
+    return XCiTClassifier(arch, patch_size, num_classes, in_channels=in_channels)
+
+
+def _preprocessing(cfg: Config) -> Normalise:
+    # The model's own; mmpretrain has it beside the model.
+    for node in (*_dicts(cfg.get('model')), cfg):
+        settings = node.get('data_preprocessor')
+        if isinstance(settings, dict) and settings.get('mean') is not None:
+            rgb = settings.get('bgr_to_rgb', settings.get('to_rgb', False))
+            return Normalise(tuple(settings['mean']), tuple(settings['std']), bool(rgb))
+    return Normalise()
+
+
+def _dicts(node: Any) -> Iterator[dict]:
+    """A dict and all dicts in it, the outer ones first."""
+    if isinstance(node, dict):
+        yield node
+    if isinstance(node, (dict, list, tuple)):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from _dicts(value)

@@ -1,0 +1,121 @@
+"""Query and key magnitude (the paper's last figure).
+
+With queries and keys L2-normalised over the tokens, as in :mod:`xcit_mm.models.xca`, the norm of
+a token's query or key within a head says how much the token counts in the cross-covariance:
+
+    ‖q̂_n‖² = Σ_i q_ni² / |q_i|²,    |q_i|² = Σ_n q_ni² = (W̄q S W̄qᵀ)_ii
+
+Its squares add up to d/h over the tokens in every head and layer, so one colour scale serves all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import FigureBase
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..models.blocks import XCiTLayer
+from ..models.chunks import chunks
+from ..models.trunk import XCiTTrunk
+from ..models.xca import query_key_norms
+from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
+from .images import Normalise, Preprocess
+from .layers import choose_layers
+from .observe import look
+
+COLUMNS = 6
+
+
+def query_key_magnitude(
+    backbone: XCiTTrunk,
+    image: np.ndarray,
+    layers: Sequence[int] | None = None,
+    per_head: bool = False,
+    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    figure: bool = False,
+) -> Any:
+    """Per token, the norm of its L2-normalised query and key, as heat maps over the image.
+
+    Args:
+        backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
+        image (np.ndarray): See :func:`as_rgb`.
+        layers (Sequence[int], optional): Layers, counted from 1. Defaults to None, all.
+        per_head (bool): Whether heads stand apart, not averaged. Defaults to False.
+        preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
+        figure (bool): Whether the figure is returned as well. Defaults to False.
+
+    Returns:
+        np.ndarray or tuple[np.ndarray, Figure]: (layers, 2, H, W), or (layers, 2, heads, H, W);
+        queries come first, then keys.
+    """
+    picture = QueryKeyMagnitude(backbone, layers, per_head)
+    return look(picture, backbone, image, preprocess, figure)
+
+
+def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
+    """Norms of the normalised queries and keys of one layer, (2, h, N).
+
+    Queries and keys exist for a chunk of tokens at a time.
+
+    Args:
+        layer (XCiTLayer): The layer.
+        tokens (Tensor): What goes into it, (1, N, d).
+    """
+    xca, dims = layer.xca, layer.xca.embed_dims
+    S, shifted_bias = xca.chunked_statistics(tokens, layer.norm1)
+    norms = query_key_norms(S, xca.qkv.weight, shifted_bias)[0]
+    weight = xca.qkv.weight[: 2 * dims]
+    bias = None if xca.qkv.bias is None else xca.qkv.bias[: 2 * dims]
+    magnitude = norms.new_empty(tokens.shape[1], 2, xca.num_heads)
+    for chunk in chunks(tokens[0], 2 * dims):
+        queries_keys = F.linear(layer.norm1(tokens[0, chunk]), weight, bias) / norms
+        magnitude[chunk] = queries_keys.unflatten(1, (2, xca.num_heads, -1)).norm(dim=-1)
+    return magnitude.permute(1, 2, 0)
+
+
+class QueryKeyMagnitude:
+    """The picture; see :func:`query_key_magnitude`."""
+
+    def __init__(
+        self, backbone: XCiTTrunk, layers: Sequence[int] | None = None, per_head: bool = False
+    ) -> None:
+        self.backbone = backbone
+        self.layers = choose_layers(backbone, layers)
+        self.per_head = per_head
+        self.maps: dict[int, np.ndarray] = {}
+
+    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
+        if depth in self.layers:
+            layer: Any = self.backbone.layers[depth]
+            maps = magnitude_of_layer(layer, tokens).unflatten(2, grid)
+            self.maps[depth] = (maps if self.per_head else maps.mean(1)).cpu().numpy()
+
+    def result(self) -> np.ndarray:
+        return np.stack([self.maps[layer] for layer in self.layers])
+
+    def height(self, aspect: float) -> float:
+        heads = self.backbone.variant.num_heads if self.per_head else 1
+        blocks = -(-len(self.layers) // COLUMNS)
+        return heat_maps_height(2 * heads * blocks, min(len(self.layers), COLUMNS), aspect)
+
+    def draw(self, canvas: FigureBase, frame: Frame) -> None:
+        how = 'of each head' if self.per_head else 'averaged over heads'
+        title = f'Query and key magnitude, {how}'
+        unit = r'$\|\hat{q}\|,\ \|\hat{k}\|$'
+        draw_heat_maps(canvas, frame, title, self._rows(), self.backbone.patch_size, unit)
+
+    def _rows(self) -> list[Row]:
+        maps = self.result()
+        rows = []
+        for start in range(0, len(self.layers), COLUMNS):
+            block = slice(start, start + COLUMNS)
+            titles = [f'layer {layer + 1}' for layer in self.layers[block]]
+            for i, what in enumerate(('queries', 'keys')):
+                if not self.per_head:
+                    rows.append(Row(what, titles, list(maps[block, i])))
+                    continue
+                for head in range(maps.shape[2]):
+                    rows.append(Row(f'{what}, head {head + 1}', titles, list(maps[block, i, head])))
+        return rows

@@ -1,0 +1,52 @@
+"""All pictures by name, and which of them a model can have."""
+
+from collections.abc import Sequence
+
+from .class_attention import ClassAttentionMaps
+from .cross_covariance import CrossCovarianceMaps
+from .load import Subject
+from .magnitude import QueryKeyMagnitude
+from .observe import Picture
+from .pyramid import PyramidFeatures
+
+# name -> what it shows
+PICTURES = {
+    'magnitude': 'the norm of each token’s normalised query and key',
+    'class_attention': 'the attention from the class token to the patches, classifiers only',
+    'covariance': 'the attention maps between channels, their entropy and temperatures',
+    'pyramid': 'the four levels of a dense backbone as colours',
+}
+
+
+def make_picture(
+    name: str, subject: Subject, layers: Sequence[int] | None = None, per_head: bool = False
+) -> Picture:
+    """A new picture, to observe one image; raises ValueError if the model cannot have it.
+
+    Args:
+        name (str): One of :data:`PICTURES`.
+        subject (Subject): The model.
+        layers (Sequence[int], optional): Layers to draw, counted from 1. Defaults to None, all.
+        per_head (bool): Whether the magnitude is drawn for each head. Defaults to False.
+    """
+    backbone = subject.backbone
+    if name == 'magnitude':
+        return QueryKeyMagnitude(backbone, layers, per_head)
+    if name == 'class_attention':
+        return ClassAttentionMaps(backbone)
+    if name == 'covariance':
+        return CrossCovarianceMaps(backbone, layers)
+    if not subject.trained_pyramid:
+        raise ValueError('the checkpoint has no weights for the pyramid')
+    return PyramidFeatures(backbone)
+
+
+def unavailable(subject: Subject) -> dict[str, str]:
+    """The pictures that a model cannot have, and why."""
+    reasons = {}
+    for name in PICTURES:
+        try:
+            make_picture(name, subject)
+        except ValueError as error:
+            reasons[name] = str(error)
+    return reasons

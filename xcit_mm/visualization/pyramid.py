@@ -1,0 +1,187 @@
+"""Pyramid features as colours, and how fine they really are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import FigureBase
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..models.layout import tokens_to_map
+from ..models.pyramid import STRIDES
+from ..models.trunk import XCiTTrunk
+from ..models.xcit import XCiT
+from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
+from .images import Normalise, Preprocess
+from .observe import look
+
+# What a coarser map must keep of a level's variance to tell as much.
+KEPT = 0.9
+# Positions or channels that are worked on at a time.
+CHUNK = 65536
+CHANNELS = 16
+
+
+class Level(NamedTuple):
+    """One level of the pyramid.
+
+    Args:
+        components (np.ndarray): The first three principal components, (H, W, 3).
+        explained (float): Their share of the variance.
+        layer (int): The layer behind which it was taken, counted from 1.
+        stride (int): Pixels of the image a position.
+        effective_stride (float): See :func:`effective_factor`; nan if all positions are equal.
+    """
+
+    components: np.ndarray
+    explained: float
+    layer: int
+    stride: int
+    effective_stride: float
+
+    def colours(self) -> np.ndarray:
+        """RGB in 0...1, (H, W, 3)."""
+        low, high = np.percentile(self.components, PERCENTILES, axis=(0, 1))
+        middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-12)
+        return np.clip(0.5 + 0.5 * (self.components - middle) / half, 0, 1)
+
+    def describe(self) -> str:
+        """Where it comes from, how fine it is and how much of it the colours show."""
+        height, width = self.components.shape[:2]
+        heading = f'stride {self.stride}: {width} x {height}, from layer {self.layer}\n'
+        if np.isnan(self.effective_stride):
+            return f'{heading}all positions are equal'
+        return (
+            f'{heading}effective stride {self.effective_stride:.1f}\n'
+            f'{self.explained:.0%} of the variance shown'
+        )
+
+
+def pyramid_features(
+    backbone: XCiTTrunk,
+    image: np.ndarray,
+    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    figure: bool = False,
+) -> Any:
+    """The levels as colours: their first three principal components as red, green and blue.
+
+    Args:
+        backbone (XCiT): A backbone for dense prediction.
+        image (np.ndarray): See :func:`as_rgb`.
+        preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
+        figure (bool): Whether the figure is returned as well. Defaults to False.
+
+    Returns:
+        list[Level] or tuple[list[Level], Figure]: From the finest to the coarsest.
+    """
+    return look(PyramidFeatures(backbone), backbone, image, preprocess, figure)
+
+
+def subtract_fixed_pattern(features: Tensor, period: int) -> None:
+    """Take from enlarged features (d, H, W), in place, what repeats with every token.
+
+    A transposed convolution adds a constant to each of the places that it makes of a token. That
+    checkerboard is the same for every image; it would hide what differs.
+
+    Args:
+        features (Tensor): (d, H, W).
+        period (int): Positions a token, in height and in width.
+    """
+    cells = features.unflatten(1, (-1, period)).unflatten(3, (-1, period))
+    cells -= cells.mean((1, 3), keepdim=True)
+
+
+def principal_components(features: Tensor) -> tuple[Tensor, float]:
+    """The first three principal components of features (d, H, W): (3, H, W), and their share.
+
+    Their signs are those that make the largest weight of each positive.
+    """
+    flat = features.flatten(1).float()
+    mean = flat.mean(1, keepdim=True)
+    covariance = flat.new_zeros(len(flat), len(flat))
+    for part in flat.split(CHUNK, dim=1):
+        covariance.addmm_(part - mean, (part - mean).t())
+    variances, vectors = torch.linalg.eigh(covariance)
+    vectors = vectors[:, -3:].flip(1)
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    vectors = vectors * largest.sign()
+    components = vectors.t() @ flat - vectors.t() @ mean
+    share = variances[-3:].sum() / variances.sum().clamp_min(1e-30)
+    return components.unflatten(1, features.shape[1:]), share.item()
+
+
+def effective_factor(features: Tensor) -> float:
+    """How much coarser a map could be and still tell as much, at least 1.
+
+    Averaging over squares of 1, 2, 4, ... positions keeps less and less of the variance of
+    features (d, H, W). This is the side, interpolated, at which :data:`KEPT` of it is kept.
+    """
+    kept = kept_by_pooling(features)
+    if not kept[0] > 0:
+        return float('nan')
+    shares = kept / kept[0]
+    octave = int(np.argmax(shares < KEPT))  # the last is 0: one square holds all
+    above, below = shares[octave - 1], shares[octave]
+    return float(2 ** (octave - 1 + (above - KEPT) / (above - below)))
+
+
+def kept_by_pooling(features: Tensor) -> np.ndarray:
+    """The variance, summed over positions and channels, left by pooling over 1, 2, 4, ..."""
+    octaves = max(features.shape[1:]).bit_length() + 1
+    kept = np.zeros(octaves)
+    for part in features.split(CHANNELS):
+        sums = part.double() - part.double().mean((1, 2), keepdim=True)
+        counts = torch.ones_like(sums[:1])
+        for octave in range(octaves):
+            kept[octave] += (sums.square() / counts).sum().item()
+            sums, counts = _sums_of_four(sums), _sums_of_four(counts)
+    # What rounding leaves of the mean is not variance.
+    kept[kept < 1e-12 * features.square().sum().item()] = 0
+    return kept
+
+
+def _sums_of_four(values: Tensor) -> Tensor:
+    padded = F.pad(values, (0, values.shape[2] % 2, 0, values.shape[1] % 2))
+    return 4 * F.avg_pool2d(padded, 2)
+
+
+class PyramidFeatures:
+    """The picture; see :func:`pyramid_features`."""
+
+    def __init__(self, backbone: XCiTTrunk) -> None:
+        if not isinstance(backbone, XCiT):
+            raise ValueError('a classifier has no pyramid; dense backbones have one')
+        self.backbone = backbone
+        self.levels: list[Level] = []
+
+    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
+        if depth - 1 not in self.backbone.out_indices:
+            return
+        features, stride = tokens_to_map(tokens, grid), self.backbone.patch_size
+        if self.backbone.pyramid is not None:
+            stride = STRIDES[len(self.levels)]
+            features = self.backbone.pyramid.rescale(len(self.levels), features)
+        features = features[0]
+        if stride < self.backbone.patch_size:
+            subtract_fixed_pattern(features, self.backbone.patch_size // stride)
+        components, explained = principal_components(features)
+        effective = stride * effective_factor(features)
+        colours = components.permute(1, 2, 0).cpu().numpy()
+        self.levels.append(Level(colours, explained, depth, stride, effective))
+
+    def result(self) -> list[Level]:
+        return self.levels
+
+    def height(self, aspect: float) -> float:
+        columns = len(self.backbone.out_indices) + 1
+        return TITLE_HEIGHT + 3 * PANEL_TITLE_HEIGHT + WIDTH / columns * aspect
+
+    def draw(self, canvas: FigureBase, frame: Frame) -> None:
+        canvas.suptitle('Pyramid: three principal components as colours', fontsize='x-large')
+        axes = canvas.subplots(1, len(self.levels) + 1)
+        frame.show(axes[0])
+        axes[0].set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
+        for panel, level in zip(axes[1:], self.levels, strict=True):
+            frame.show_colours(panel, level.colours(), level.stride)
+            panel.set_title(level.describe(), fontsize='medium')

@@ -14,6 +14,7 @@ from mmengine.hub import get_config
 
 from ..compat import init_gloo, revert_sync_bn
 from ..datasets import ensure_shapes
+from ..weights import CheckpointError, WeightsError
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
@@ -44,14 +45,16 @@ class UserError(Exception):
 
 
 def command(main: Callable[[], int | None]) -> Callable[[], None]:
-    """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on UserError."""
+    """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on bad input."""
 
     @functools.wraps(main)
     def wrapped() -> None:
         try:
             sys.exit(main())
-        except UserError as error:
-            print(f'error: {error}', file=sys.stderr)
+        except (UserError, CheckpointError, WeightsError) as error:
+            # Of names that a file holds, what is no text could be a command to the terminal.
+            text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
+            print(f'error: {text}', file=sys.stderr)
             sys.exit(2)
 
     return wrapped

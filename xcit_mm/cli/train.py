@@ -1,7 +1,9 @@
 """Train a detector or a segmentor."""
 
 import argparse
+import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -9,6 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from ..weights import CheckpointError, WeightsError
 from .common import (
     UserError,
     add_run_arguments,
@@ -18,6 +21,7 @@ from .common import (
     prepare,
     task_of,
 )
+from .runner import GuardedRunner
 
 
 def parse_args() -> argparse.Namespace:
@@ -79,7 +83,7 @@ def main() -> None:
     check_pretrained(cfg)
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(
             f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
@@ -87,6 +91,7 @@ def main() -> None:
             'current',
             30,
         )
+    explain_resume(runner)
     runner.train()
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
 
@@ -96,3 +101,23 @@ def check_pretrained(cfg: Config) -> None:
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
         check_checkpoint(init_cfg.get('checkpoint'))
+
+
+def explain_resume(runner: Runner) -> None:
+    """Make ``runner.resume`` say so if a checkpoint holds no run that this one could go on with."""
+    resume = runner.resume
+
+    @functools.wraps(resume)
+    def explained(filename: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            resume(filename, *args, **kwargs)
+        except (CheckpointError, WeightsError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f'{filename} holds no run that this one could go on with: {type(error).__name__}: '
+                f'{error}. To start from its weights alone, leave out --resume and add '
+                f'--cfg-options load_from={filename}'
+            ) from error
+
+    runner.resume = explained

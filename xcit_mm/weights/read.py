@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from .scan import Excess, Scan, UnsafeName
 
+LEGACY_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 # Far more than the names, shapes and histories of any checkpoint take.
 MAX_PICKLE_BYTES = 2**29
 
@@ -73,20 +74,22 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
 
 def _read(path: Path, map_location: Any) -> Any:
     with path.open('rb') as file:
-        head = file.read(16)
+        head = file.read(len(LEGACY_START))
     is_safetensors = head[8:9] == b'{'
     if is_safetensors != (path.suffix == '.safetensors'):
         raise CheckpointError(
-            f'{path} is {"a" if is_safetensors else "no"} safetensors file, whatever its name says. '
-            'If that is right, rename it.'
+            f'{path} is {"a" if is_safetensors else "no"} safetensors file, whatever its name '
+            'says. If that is right, rename it.'
         )
     if is_safetensors:
         device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
         return load_file(path, device=str(device))
     if head[:2] == b'PK':
         _scan_zip(path)
-    else:
+    elif head == LEGACY_START:
         _scan_legacy(path)
+    else:
+        raise CheckpointError(f'{path} is no checkpoint: neither of torch.save nor safetensors')
     return torch.load(path, map_location=map_location, weights_only=True)
 
 
@@ -112,9 +115,7 @@ def _scan_legacy(path: Path) -> None:
     size = path.stat().st_size
     scan = Scan(size, min(size, MAX_PICKLE_BYTES))
     with path.open('rb') as file:
-        if scan.run(file) != torch.serialization.MAGIC_NUMBER:
-            raise ValueError('it is neither of torch.save nor safetensors')
-        for _ in range(4):
+        for _ in range(5):
             scan.run(file)
 
 

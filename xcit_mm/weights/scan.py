@@ -103,11 +103,8 @@ class Scan:
             for entry in torch.serialization.get_safe_globals()
         }
 
-    def run(self, file: BinaryIO) -> Any:
+    def run(self, file: BinaryIO) -> None:
         """Run one pickle, from where the file stands to its end.
-
-        Returns:
-            object: What it leaves: a constant, or what stands for the thing it would make.
 
         Raises:
             UnsafeName: If it names what is not on the list.
@@ -121,7 +118,6 @@ class Scan:
             if opcode.name == 'STOP':
                 break
             self._step(opcode.name, argument)
-        return self.stack.pop()
 
     def _step(self, name: str, argument: Any) -> None:
         stack = self.stack

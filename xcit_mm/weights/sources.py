@@ -30,6 +30,10 @@ TIMEOUT = 60
 HASH_IN_NAME = re.compile(r'[-_]([0-9a-f]{8,64})\.\w+$')
 
 
+class UnknownWeightsError(CheckpointError, ValueError):
+    """A name or an address that stands for no weights."""
+
+
 class DownloadError(CheckpointError):
     """A file that could not be fetched, or that is not the file it should be."""
 
@@ -50,7 +54,7 @@ def resolve_short_name(name: str) -> str:
     if short not in published():
         size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
         close = [known for known in published() if size and f'{size}/' in known]
-        raise ValueError(
+        raise UnknownWeightsError(
             f'there are no published weights {name!r}; there are '
             + ', '.join(f'xcit://{known}' for known in (close or published()))
         )
@@ -68,7 +72,7 @@ def cached_path(url: str) -> Path:
     host = address.netloc.rpartition('@')[2]
     parts = [part for part in address.path.split('/') if part]
     if not host or not parts or address.path.endswith('/') or {'.', '..'} & {host, *parts}:
-        raise ValueError(f'{url} names no file')
+        raise UnknownWeightsError(f'{url} names no file')
     if address.query:
         parts[-1] = f'{hashlib.sha256(address.query.encode()).hexdigest()[:8]}_{parts[-1]}'
     return cache_folder().joinpath(host, *parts)
@@ -179,7 +183,7 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     found = timm.get_pretrained_cfg(name) if timm.is_model(name.partition('.')[0]) else None
     if found is None or not found.hf_hub_id:
         known = ', '.join(timm.list_pretrained('xcit*'))
-        raise ValueError(f'timm has no weights {name!r}; its XCiT models are {known}')
+        raise UnknownWeightsError(f'timm has no weights {name!r}; its XCiT models are {known}')
     try:
         path = hf_hub_download(found.hf_hub_id, 'model.safetensors')
     except (OSError, RuntimeError) as error:

@@ -10,7 +10,7 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 from xcit_mm.weights import CheckpointError, download
-from xcit_mm.weights.sources import DownloadError, cache_folder
+from xcit_mm.weights.sources import DownloadError, cache_folder, cached_path
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ def test_a_file_is_fetched_once_and_read(server, tmp_path):
         loaded = CheckpointLoader.load_checkpoint(f'{server.url}/w.pth', 'cpu')
         assert torch.equal(loaded['x'], torch.arange(50_000.0))
     assert len(server.requests) == 1
-    assert (cache_folder() / 'w.pth').is_file()
+    assert cached_path(f'{server.url}/w.pth').is_file()
 
 
 @pytest.mark.parametrize('ranges', [True, False])
@@ -74,7 +74,7 @@ def test_a_cut_transfer_is_no_file_and_the_next_try_completes_it(server, tmp_pat
     server.ranges, server.cut_after = ranges, 1000
     with pytest.raises(DownloadError, match=r'w\.pth'):
         download(f'{server.url}/w.pth')
-    assert not (cache_folder() / 'w.pth').exists()
+    assert not cached_path(f'{server.url}/w.pth').exists()
     server.cut_after = None
     assert download(f'{server.url}/w.pth').read_bytes() == content
     assert server.requests == [None, 'bytes=1000-']
@@ -82,7 +82,7 @@ def test_a_cut_transfer_is_no_file_and_the_next_try_completes_it(server, tmp_pat
 
 def test_a_part_that_is_too_long_is_started_over(server, tmp_path):
     server.files['w.pth'] = content = checkpoint_bytes(tmp_path)
-    part = cache_folder() / 'w.pth.part'
+    part = cached_path(f'{server.url}/w.pth.part')
     part.parent.mkdir(parents=True)
     part.write_bytes(b'x' * (len(content) + 10))
     assert download(f'{server.url}/w.pth').read_bytes() == content
@@ -95,7 +95,7 @@ def test_a_wrong_hash_is_refused_and_removed(server, tmp_path):
     assert download(f'{server.url}/{right}').is_file()
     with pytest.raises(DownloadError, match='00000000'):
         download(f'{server.url}/w-00000000.pth')
-    assert [p.name for p in cache_folder().glob('w-00*') if p.suffix != '.lock'] == []
+    assert [p.name for p in cache_folder().rglob('w-00*') if p.suffix != '.lock'] == []
 
 
 def test_no_such_file_says_what_to_do(server):

@@ -14,6 +14,8 @@ from mmengine.hub import get_config
 
 from ..compat import init_gloo, revert_sync_bn
 from ..datasets import ensure_shapes
+from ..datasets.check import DataError
+from ..weights import CheckpointError, WeightsError
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
@@ -44,14 +46,16 @@ class UserError(Exception):
 
 
 def command(main: Callable[[], int | None]) -> Callable[[], None]:
-    """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on UserError."""
+    """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on bad input."""
 
     @functools.wraps(main)
     def wrapped() -> None:
         try:
             sys.exit(main())
-        except UserError as error:
-            print(f'error: {error}', file=sys.stderr)
+        except (UserError, CheckpointError, WeightsError, DataError) as error:
+            # Of names that a file holds, what is no text could be a command to the terminal.
+            text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
+            print(f'error: {text}', file=sys.stderr)
             sys.exit(2)
 
     return wrapped
@@ -60,6 +64,16 @@ def command(main: Callable[[], int | None]) -> Callable[[], None]:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that ``train.py`` and ``test.py`` have in common."""
     parser.add_argument('--work-dir', help='where logs and results go (default: work_dirs/CONFIG)')
+    add_config_options(parser)
+    parser.add_argument(
+        '--launcher', choices=LAUNCHERS, default='none', help='how processes are started'
+    )
+    # torch.distributed.launch passes this one.
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """``--cfg-options``."""
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -68,11 +82,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help='change settings of the config: train_dataloader.batch_size=4, or for lists '
         'key="[a,b]"',
     )
-    parser.add_argument(
-        '--launcher', choices=LAUNCHERS, default='none', help='how processes are started'
-    )
-    # torch.distributed.launch passes this one.
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def load_config(path: str, options: dict[str, Any] | None = None) -> Config:
@@ -161,13 +170,13 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...]) -> None:
         except FileExistsError as error:
             raise UserError(str(error)) from None
     for loader in loaders:
-        for dataset in _datasets(cfg.get(loader)):
+        for dataset in innermost_datasets(cfg.get(loader)):
             for what, path in _needed_paths(dataset):
                 if not path.exists():
                     raise UserError(_missing_data(task_of(cfg), loader, what, path))
 
 
-def _datasets(node: Any) -> Iterator[dict]:
+def innermost_datasets(node: Any) -> Iterator[dict]:
     """The innermost data sets of a data loader: wrappers hold others."""
     if not isinstance(node, dict):
         return
@@ -177,7 +186,7 @@ def _datasets(node: Any) -> Iterator[dict]:
             yield node
         return
     for dataset in inner if isinstance(inner, (list, tuple)) else [inner]:
-        yield from _datasets(dataset)
+        yield from innermost_datasets(dataset)
 
 
 def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:

@@ -9,7 +9,6 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
 
 from ..compat import ragged_recalls
 from ..tables import format_table
@@ -22,6 +21,7 @@ from .common import (
     prepare,
     task_of,
 )
+from .runner import GuardedRunner
 
 # task -> the evaluator that --eval sets, its setting, and the metrics that it has
 METRICS = {
@@ -171,7 +171,7 @@ def main() -> None:
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
     prepare(cfg, args)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
     metrics = runner.test()
     if not is_main_process():
         return

@@ -2,7 +2,9 @@
 
 import argparse
 import errno
+import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -11,7 +13,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
-from ..weights import CheckpointError, read_checkpoint
+from ..weights import CheckpointError, WeightsError, read_checkpoint
 from .common import (
     UserError,
     add_run_arguments,
@@ -21,6 +23,7 @@ from .common import (
     prepare,
     task_of,
 )
+from .runner import GuardedRunner
 
 
 def parse_args() -> argparse.Namespace:
@@ -83,7 +86,7 @@ def main() -> None:
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
     keep_seed(cfg)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(
             f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
@@ -91,6 +94,7 @@ def main() -> None:
             'current',
             30,
         )
+    explain_resume(runner)
     train(runner)
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
 
@@ -130,10 +134,7 @@ def keep_seed(cfg: Config) -> None:
     has_seed = cfg.get('randomness', {}).get('seed') is not None
     if has_seed or path is None or '://' in path:
         return
-    try:
-        meta = read_checkpoint(path).get('meta', {})
-    except CheckpointError as error:
-        raise UserError(str(error)) from None
+    meta = read_checkpoint(path).get('meta', {})
     cfg.merge_from_dict(dict(randomness=dict(seed=meta.get('seed'))))
 
 
@@ -142,3 +143,23 @@ def check_pretrained(cfg: Config) -> None:
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
         check_checkpoint(init_cfg.get('checkpoint'))
+
+
+def explain_resume(runner: Runner) -> None:
+    """Make ``runner.resume`` say so if a checkpoint holds no run that this one could go on with."""
+    resume = runner.resume
+
+    @functools.wraps(resume)
+    def explained(filename: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            resume(filename, *args, **kwargs)
+        except (CheckpointError, WeightsError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f'{filename} holds no run that this one could go on with: {type(error).__name__}: '
+                f'{error}. To start from its weights alone, leave out --resume and add '
+                f'--cfg-options load_from={filename}'
+            ) from error
+
+    runner.resume = explained

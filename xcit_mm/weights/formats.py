@@ -111,11 +111,12 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
     Returns:
         Recognised, optional: None if it has no XCiT in it.
     """
-    prefix = _find_prefix(state)
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    prefix = _find_prefix(tensors)
     if prefix is None:
         return None
-    inside = {name[len(prefix) :]: t for name, t in state.items() if name.startswith(prefix)}
-    others = {name: t for name, t in state.items() if not name.startswith(prefix)}
+    inside = {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+    others = {name: v for name, v in state.items() if name[len(prefix) :] not in inside}
     file_format = next(
         name for name, sign in SIGNS.items() if any(sign.match(word) for word in inside)
     )
@@ -150,42 +151,52 @@ def _join_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if match is None:
             joined[name] = tensor
         elif match[2] == 'q':
-            parts = [state.get(f'{match[1]}{part}{match[3]}') for part in 'qkv']
-            if all(part is not None for part in parts):
-                joined[f'{match[1]}qkv{match[3]}'] = torch.cat(parts)  # type: ignore[arg-type]
+            names = [f'{match[1]}{part}{match[3]}' for part in 'qkv']
+            parts = [state[name] for name in names if name in state]
+            if len(parts) == 3 and all(part.shape == tensor.shape != () for part in parts):
+                joined[f'{match[1]}qkv{match[3]}'] = torch.cat(parts)
     return joined
 
 
 def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
     """The sizes of the network that weights in our names belong to, as far as they tell."""
     found: dict[str, int] = {}
-    stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d+)\.', n))}
-    layers = {int(m[1]) for n in state if (m := re.match(r'layers\.(\d+)\.', n))}
-    if 'patch_embed.layers.0.conv.weight' in state:
-        found['in_channels'] = state['patch_embed.layers.0.conv.weight'].shape[1]
+    stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d)\.', n))}
+    layers = {number for name in state if (number := layer_number(name)) is not None}
+    sizes = (
+        ('in_channels', 'patch_embed.layers.0.conv.weight', 1),
+        ('embed_dims', 'pos_embed.projection.weight', 0),
+        ('num_heads', 'layers.0.xca.temperature', 0),
+    )
+    for what, name, axis in sizes:
+        if name in state and state[name].ndim > axis:
+            found[what] = state[name].shape[axis]
     if stem:
         found['patch_size'] = 2 ** (max(stem) + 1)
-    if 'pos_embed.projection.weight' in state:
-        found['embed_dims'] = state['pos_embed.projection.weight'].shape[0]
     if layers:
         found['depth'] = max(layers) + 1
-    if 'layers.0.xca.temperature' in state:
-        found['num_heads'] = state['layers.0.xca.temperature'].shape[0]
     return found
+
+
+def layer_number(name: str) -> int | None:
+    """The 3 of ``layers.3.norm1.weight``."""
+    match = re.match(r'layers\.(\d{1,4})\.', name)
+    return int(match[1]) if match else None
 
 
 def group_names(names: Iterable[str], limit: int = 8) -> str:
     """Many names as a few: ``layers.0-11.xca.qkv.weight (12)``."""
     groups: dict[str, list[int]] = {}
     for name in names:
-        numbers = re.findall(r'(?<=\.)\d+(?=\.)', name)
-        pattern = re.sub(r'(?<=\.)\d+(?=\.)', '{}', name, count=1)
-        groups.setdefault(pattern, []).extend(int(n) for n in numbers[:1])
+        match = re.search(r'(?<=\.)\d{1,4}(?=\.)', name)
+        pattern = f'{name[: match.start()]}\0{name[match.end() :]}' if match else name
+        groups.setdefault(pattern, []).extend([int(match[0])] if match else [])
     lines = []
     for pattern, numbers in groups.items():
         if len(numbers) < 2:
-            lines.append(pattern.format(*numbers))
+            lines.append(pattern.replace('\0', str(*numbers)))
         else:
-            lines.append(pattern.format(f'{min(numbers)}-{max(numbers)}') + f' ({len(numbers)})')
+            span = f'{min(numbers)}-{max(numbers)}'
+            lines.append(f'{pattern.replace(chr(0), span)} ({len(numbers)})')
     more = f' and {len(lines) - limit} more kinds' if len(lines) > limit else ''
     return ', '.join(lines[:limit]) + more

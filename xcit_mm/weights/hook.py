@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.logging import print_log
 
-from .formats import CLASSIFIER, TRUNK, Recognised, group_names, recognise, structure, unwrap
+from .formats import (
+    CLASSIFIER,
+    TRUNK,
+    Recognised,
+    group_names,
+    layer_number,
+    recognise,
+    structure,
+    unwrap,
+)
 
 if TYPE_CHECKING:
     from ..models.trunk import XCiTTrunk
@@ -75,12 +84,13 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
         part = name.split('.')[0]
         is_optional = part in CLASSIFIER or part == 'pyramid'
         is_absent = part not in parts or (part == 'cls_token' and not has_head)
-        behind_last = part == 'layers' and int(name.split('.')[1]) >= len(module.layers)
+        number = layer_number(name)
+        behind_last = number is not None and number >= len(module.layers)
         no_classes = part == 'head' and not getattr(module, 'num_classes', 0)
         if (is_optional and is_absent) or no_classes:
             unused.add(part)
             del recognised.state[name]
-        elif behind_last and int(name.split('.')[1]) < module.variant.depth:
+        elif behind_last and number in range(module.variant.depth):
             unused.add('layers behind the last feature')
             del recognised.state[name]
     return unused

@@ -1,8 +1,8 @@
 """Reads weight files without running anything that is in them."""
 
+import io
 import os
 import pickle
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ import safetensors
 import torch
 from safetensors.torch import load_file
 
-# What zip entries may claim over what the file holds; torch stores them uncompressed.
-MAX_EXPANSION = 2
+from .scan import Excess, Scan, UnsafeName
+
+LEGACY_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
+# Far more than the names, shapes and histories of any checkpoint take.
+MAX_PICKLE_BYTES = 2**29
 
 
 class CheckpointError(RuntimeError):
@@ -24,7 +27,10 @@ class UnsafeCheckpointError(CheckpointError):
 
 
 def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[str, Any]:
-    """Read a torch or safetensors file, told apart by their content.
+    """Read a torch or safetensors file.
+
+    Nothing in it is run. It takes as much memory as it has bytes, and a share that :mod:`.scan`
+    bounds.
 
     Args:
         path (str or PathLike): The file.
@@ -41,24 +47,21 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f'there is no checkpoint {path}')
-    with path.open('rb') as file:
-        head = file.read(16)
     try:
-        if head[8:9] == b'{':
-            device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
-            return load_file(path, device=str(device or 'cpu'))
-        if head[:2] == b'PK':
-            _check_zip(path)
-        content = torch.load(path, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise _explain(path, error) from None
+        content = _read(path, map_location)
     except CheckpointError:
         raise
+    except UnsafeName as error:
+        raise _unsafe(path, str(error)) from None
+    except pickle.UnpicklingError as error:
+        raise _unsafe(path, str(error).splitlines()[-1]) from None
+    except Excess as error:
+        raise CheckpointError(f'{path} was not read: {error}') from None
     except safetensors.SafetensorError as error:
         raise CheckpointError(f'{path} is not a whole safetensors file: {error}') from None
     except MemoryError:
         raise CheckpointError(f'{path} asks for more memory than there is') from None
-    except Exception as error:  # a damaged pickle can raise anything
+    except Exception as error:  # a damaged file can raise anything
         first_line = (str(error).splitlines() or [''])[0]
         raise CheckpointError(
             f'{path} ({path.stat().st_size} bytes) is damaged or not a checkpoint: '
@@ -69,27 +72,56 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
     return content
 
 
-def _check_zip(path: Path) -> None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            claimed = sum(entry.file_size for entry in archive.infolist())
-    except zipfile.BadZipFile as error:
-        raise CheckpointError(f'{path} is cut off or damaged: {error}') from None
-    size = path.stat().st_size
-    if claimed > MAX_EXPANSION * size + 2**20:
+def _read(path: Path, map_location: Any) -> Any:
+    with path.open('rb') as file:
+        head = file.read(len(LEGACY_START))
+    is_safetensors = head[8:9] == b'{'
+    if is_safetensors != (path.suffix == '.safetensors'):
         raise CheckpointError(
-            f'{path} has {size} bytes but claims {claimed} when unpacked; it was not unpacked'
+            f'{path} is {"a" if is_safetensors else "no"} safetensors file, whatever its name '
+            'says. If that is right, rename it.'
         )
+    if is_safetensors:
+        device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
+        return load_file(path, device=str(device))
+    if head[:2] == b'PK':
+        _scan_zip(path)
+    elif head == LEGACY_START:
+        _scan_legacy(path)
+    else:
+        raise CheckpointError(f'{path} is no checkpoint: neither of torch.save nor safetensors')
+    return torch.load(path, map_location=map_location, weights_only=True)
 
 
-def _explain(path: Path, error: pickle.UnpicklingError) -> CheckpointError:
-    message = str(error)
-    match = re.search(r'(?:GLOBAL|global:?|class|type) ([\w.]+\.[\w.]+)', message)
-    if match or 'Unsupported' in message or 'blocked' in message:
-        name = f' ({match[1]})' if match else ''
-        return UnsafeCheckpointError(
-            f'{path} was refused: it holds Python objects other than tensors and plain values'
-            f'{name}, and reading those could run code. Nothing of it was run. If you trust its '
-            'origin, load it with the program that made it and save its state dict alone.'
-        )
-    return CheckpointError(f'{path} is damaged or not a checkpoint: {message.splitlines()[-1]}')
+def _scan_zip(path: Path) -> None:
+    """The format of torch.save since 1.6: an archive of a pickle and the storages, as they are."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        claimed = sum(entry.file_size for entry in entries)
+        if claimed > size:
+            raise Excess(f'it has {size} bytes but claims {claimed} when unpacked')
+        pickles = [entry for entry in entries if entry.filename.endswith('/data.pkl')]
+        if len(pickles) != 1 or len({entry.filename for entry in entries}) != len(entries):
+            raise ValueError('a zip archive, but not one that torch.save made')
+        if pickles[0].file_size > MAX_PICKLE_BYTES:
+            raise Excess(f'it describes its tensors in {pickles[0].file_size} bytes')
+        content = archive.read(pickles[0])
+    Scan(size, len(content)).run(io.BytesIO(content))
+
+
+def _scan_legacy(path: Path) -> None:
+    """The format of torch.save before 1.6: five pickles, then the storages."""
+    size = path.stat().st_size
+    scan = Scan(size, min(size, MAX_PICKLE_BYTES))
+    with path.open('rb') as file:
+        for _ in range(5):
+            scan.run(file)
+
+
+def _unsafe(path: Path, name: str) -> UnsafeCheckpointError:
+    return UnsafeCheckpointError(
+        f'{path} was refused: it holds Python objects other than tensors and plain values '
+        f'({name}), and reading those could run code. Nothing of it was run. If you trust its '
+        'origin, load it with the program that made it and save its state dict alone.'
+    )

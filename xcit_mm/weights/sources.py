@@ -18,14 +18,20 @@ from typing import Any
 import torch
 from filelock import FileLock
 from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from .harmless import make_harmless
 from .read import CheckpointError, read_checkpoint
 
 CHUNK = 1 << 20
 TIMEOUT = 60
 # Files of the model zoos end in the first digits of their hash: resnet50-0676ba61.pth
 HASH_IN_NAME = re.compile(r'[-_]([0-9a-f]{8,64})\.\w+$')
+
+
+class UnknownWeightsError(CheckpointError, ValueError):
+    """A name or an address that stands for no weights."""
 
 
 class DownloadError(CheckpointError):
@@ -48,7 +54,7 @@ def resolve_short_name(name: str) -> str:
     if short not in published():
         size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
         close = [known for known in published() if size and f'{size}/' in known]
-        raise ValueError(
+        raise UnknownWeightsError(
             f'there are no published weights {name!r}; there are '
             + ', '.join(f'xcit://{known}' for known in (close or published()))
         )
@@ -60,20 +66,30 @@ def cache_folder() -> Path:
     return Path(torch.hub.get_dir()) / 'checkpoints'
 
 
-def download(url: str, folder: Path | None = None) -> Path:
+def cached_path(url: str) -> Path:
+    """Where the file of an address is kept: under its host, so that none passes for another's."""
+    address = urllib.parse.urlparse(url)
+    host = address.netloc.rpartition('@')[2]
+    parts = [part for part in address.path.split('/') if part]
+    if not host or not parts or address.path.endswith('/') or {'.', '..'} & {host, *parts}:
+        raise UnknownWeightsError(f'{url} names no file')
+    if address.query:
+        parts[-1] = f'{hashlib.sha256(address.query.encode()).hexdigest()[:8]}_{parts[-1]}'
+    return cache_folder().joinpath(host, *parts)
+
+
+def download(url: str) -> Path:
     """Fetch a file once; a transfer that was cut off goes on where it stopped.
 
     Args:
         url (str): Its address.
-        folder (Path, optional): Where to keep it. Defaults to None, :func:`cache_folder`.
 
     Returns:
-        Path: The file. It exists under this name only when it is whole, and matches the hash in
-        its name if there is one.
+        Path: The file, in :func:`cached_path`. It exists under this name only when it is whole. If
+        there is a hash in its name, it matches.
     """
-    folder = folder or cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / Path(urllib.parse.urlparse(url).path).name
+    target = cached_path(url)
+    target.parent.mkdir(parents=True, exist_ok=True)
     # Processes of one run ask for the same file: the first fetches it, the others wait.
     with FileLock(f'{target}.lock'):
         if not target.is_file():
@@ -87,6 +103,8 @@ def download(url: str, folder: Path | None = None) -> Path:
                 ) from error
             _check_hash(url, part, target.name)
             os.replace(part, target)
+        else:
+            _check_hash(url, target, target.name)
     return target
 
 
@@ -123,16 +141,16 @@ def _progress() -> Progress:
     return Progress(*columns, TransferSpeedColumn())
 
 
-def _check_hash(url: str, part: Path, name: str) -> None:
+def _check_hash(url: str, path: Path, name: str) -> None:
     match = HASH_IN_NAME.search(name)
     if match is None:
         return
     digest = hashlib.sha256()
-    with part.open('rb') as file:
+    with path.open('rb') as file:
         while block := file.read(CHUNK):
             digest.update(block)
     if not digest.hexdigest().startswith(match[1]):
-        part.unlink()
+        path.unlink()
         raise DownloadError(
             f'{url} is not the file it should be: its hash begins with '
             f'{digest.hexdigest()[: len(match[1])]}, its name says {match[1]}. It was removed.'
@@ -141,12 +159,12 @@ def _check_hash(url: str, part: Path, name: str) -> None:
 
 def load_from_file(filename: str, map_location: Any = None) -> dict:
     """A path, read safely."""
-    return read_checkpoint(filename, map_location)
+    return make_harmless(read_checkpoint(filename, map_location), filename)
 
 
 def load_from_web(filename: str, map_location: Any = None, **_: Any) -> dict:
     """A web address."""
-    return read_checkpoint(download(filename), map_location)
+    return load_from_file(str(download(filename)), map_location)
 
 
 def load_from_published(filename: str, map_location: Any = None) -> dict:
@@ -155,20 +173,22 @@ def load_from_published(filename: str, map_location: Any = None) -> dict:
 
 
 def load_from_timm(filename: str, map_location: Any = None) -> dict:
-    """``timm://NAME``: weights that timm publishes."""
+    """``timm://NAME``: weights that timm publishes, as safetensors."""
     name = filename.removeprefix('timm://')
     try:
         import timm
+        from huggingface_hub import hf_hub_download
     except ImportError as error:
         raise ImportError(f'{filename} needs timm: pip install xcit_mm[timm]') from error
-    if not timm.is_model(name.partition('.')[0]):
+    found = timm.get_pretrained_cfg(name) if timm.is_model(name.partition('.')[0]) else None
+    if found is None or not found.hf_hub_id:
         known = ', '.join(timm.list_pretrained('xcit*'))
-        raise ValueError(f'timm has no model {name!r}; its XCiT models are {known}')
+        raise UnknownWeightsError(f'timm has no weights {name!r}; its XCiT models are {known}')
     try:
-        model = timm.create_model(name, pretrained=True)
+        path = hf_hub_download(found.hf_hub_id, 'model.safetensors')
     except (OSError, RuntimeError) as error:
-        raise DownloadError(f'timm could not fetch {name}: {error}') from error
-    return model.to(map_location or 'cpu').state_dict()
+        raise DownloadError(f'{name} of timm could not be fetched: {error}') from error
+    return load_from_file(path, map_location)
 
 
 def register() -> None:
@@ -182,3 +202,6 @@ def register() -> None:
     }
     for prefix, loader in sources.items():
         CheckpointLoader.register_scheme(prefix, loader, force=True)
+    # What its torchvision://, openmmlab:// and mmcls:// call once they know the address. It would
+    # unpack some archives, and check no hash.
+    mmengine_checkpoint.load_from_http = load_from_web

@@ -1,0 +1,242 @@
+"""Bad files are found beforehand, and stop a run by name where mmdet and mmseg do not skip them."""
+
+import functools
+import json
+import shutil
+import sys
+
+import pytest
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+
+from xcit_mm.cli import check_dataset, test, train
+from xcit_mm.cli.common import command
+from xcit_mm.datasets.check import DataError
+from xcit_mm.datasets.check.problems import ERRORS, NOTES
+from xcit_mm.datasets.guard import build_guarded
+
+from ..tiny import write_config
+from .bad_data import ANNOTATIONS, IMAGES, LABELS, BadData
+
+TASKS = ('det', 'seg')
+# name -> what spoils the data, and what is found
+CASES = {
+    **{
+        f'{task} image {name}': (task, lambda bad, s=spoil: bad.spoil_image(s), kinds, stops)
+        for task in TASKS
+        for name, (spoil, kinds, stops) in IMAGES.items()
+    },
+    # mmseg drops the dimensions of labels that are one pixel high or wide.
+    'seg image 1x1': (
+        'seg', lambda bad: bad.spoil_image(IMAGES['1x1'][0]),
+        {'image: tiny', 'label: unreadable'}, True,
+    ),
+    'det image turned': (
+        'det', lambda bad: bad.turn_image(), {'image: turned by EXIF', 'image: other size'}, False,
+    ),
+    'seg image turned': (
+        'seg', lambda bad: bad.turn_image(), {'image: turned by EXIF', 'label: other size'}, True,
+    ),
+    **{
+        f'annotation {name}': (
+            'det', lambda bad, s=spoil: bad.spoil_annotations(s), {f'annotations: {kind}'}, stops,
+        )
+        for name, (spoil, kind, stops) in ANNOTATIONS.items()
+    },
+    **{
+        f'label {name}': ('seg', lambda bad, s=spoil: s(bad.label), {f'label: {kind}'}, True)
+        for name, (spoil, kind) in LABELS.items()
+    },
+}  # fmt: skip
+
+
+def call(tool, *arguments, monkeypatch):
+    """A tool's exit status."""
+    monkeypatch.setattr(sys, 'argv', [tool.__name__, *map(str, arguments)])
+    with pytest.raises(SystemExit) as raised:
+        command(tool.main)()
+    return raised.value.code or 0
+
+
+@pytest.fixture
+def spoilt(small_data, tmp_path):
+    """A function that makes a data set with one bad file: (task, spoil, split) -> config, files."""
+
+    def make(task, spoil, split='train'):
+        shutil.copytree(small_data, tmp_path / 'data')
+        bad = BadData(tmp_path / 'data', split)
+        spoil(bad)
+        image = bad.coco_image if task == 'det' else bad.ade_image
+        config = write_config(tmp_path, task, tmp_path / 'data')
+        if spoil is CASES['seg image missing'][1]:  # from a folder, but not from a list
+            with config.open('a') as file:
+                file.write(f"\n{split}_dataloader['dataset']['ann_file'] = '{split}.txt'\n")
+        return config, (image, bad.label, bad.annotations)
+
+    return make
+
+
+def test_every_kind_of_problem_is_tested():
+    tested = {kind for _, _, kinds, _ in CASES.values() for kind in kinds}
+    assert tested == (ERRORS | NOTES).keys() - {'label: without image'}
+
+
+@pytest.mark.parametrize('case', [case for case in CASES if case != 'seg image 100 megapixels'])
+def test_it_is_found_beforehand(case, spoilt, tmp_path, monkeypatch, capfd):
+    task, spoil, expected, _ = CASES[case]
+    config, files = spoilt(task, spoil)
+    report = tmp_path / 'report.json'
+    status = call(check_dataset, config, '--json', report, monkeypatch=monkeypatch)
+    content, printed = json.loads(report.read_text()), capfd.readouterr().out
+    kinds = {problem['problem'] for problem in content['problems']}
+    assert kinds == expected
+    assert content['images'] == (11 if case.endswith('two images') else 10)
+    assert status == (1 if expected & ERRORS.keys() else 0)
+    for kind in expected:
+        assert kind in printed and (ERRORS | NOTES)[kind] in printed
+    assert any(str(file) in printed for file in files) and str(report) in printed
+
+
+def fetch(config, loader):
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    return build_guarded(cfg[loader].dataset)[0]
+
+
+# 100 megapixels take seconds: not in every combination.
+FETCHED = [
+    pytest.param(
+        case, split, marks=[pytest.mark.long] * (case.endswith('pixels') and split == 'train')
+    )
+    for case in CASES
+    for split in ('train', 'val')
+]
+
+
+@pytest.mark.parametrize('case, split', FETCHED)
+def test_a_run_handles_it_or_stops_and_names_the_file(case, split, spoilt):
+    """The very data sets and pipelines of training and testing, without the network behind."""
+    task, spoil, _, stops = CASES[case]
+    config, files = spoilt(task, spoil, split)
+    if not stops:
+        assert fetch(config, f'{split}_dataloader')['inputs'].shape[0] == 3
+        return
+    with pytest.raises(DataError) as raised:
+        fetch(config, f'{split}_dataloader')
+    assert any(str(file) in str(raised.value) for file in files)
+    assert len(str(raised.value).splitlines()) == 1
+    assert 'tools/check_dataset.py' in str(raised.value)
+
+
+SHORT = ('det image empty', 'seg image 16 bit')
+RUNS = [pytest.param(case, marks=[pytest.mark.long] * (case not in SHORT)) for case in CASES]
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory, small_data):
+    """A function that gives the checkpoint of a detector or a segmentor."""
+
+    @functools.cache
+    def train_one(task):
+        folder = tmp_path_factory.mktemp(task)
+        config = write_config(folder, task, small_data)
+        with pytest.MonkeyPatch.context() as patch:
+            call(train, config, '--work-dir', folder, '--no-validate', monkeypatch=patch)
+        (checkpoint,) = folder.glob('*_1.pth' if task == 'seg' else 'epoch_1.pth')
+        return checkpoint
+
+    return train_one
+
+
+@pytest.mark.parametrize('case', RUNS)
+def test_whole_runs(case, spoilt, trained, tmp_path, monkeypatch, capfd):
+    """Training on the bad file, and testing on it, by the code of the tools."""
+    task, spoil, _, stops = CASES[case]
+    checkpoint = trained(task)
+    for split, tool, arguments in (
+        # A worker of its own, whose errors cross processes.
+        ('train', train, ['--no-validate', '--cfg-options', 'train_dataloader.num_workers=1',
+                          'train_dataloader.dataset.indices=1']),
+        ('val', test, ['--cfg-options', 'test_dataloader.dataset.indices=1']),
+    ):  # fmt: skip
+        config, files = spoilt(task, spoil, split)
+        weights = [checkpoint] if tool is test else []
+        common = [config, *weights, '--work-dir', tmp_path / 'work']
+        status = call(tool, *common, *arguments, monkeypatch=monkeypatch)
+        error = capfd.readouterr().err
+        if stops:
+            check_stopped(status, error, files)
+        else:
+            assert status == 0, error
+        shutil.rmtree(tmp_path / 'data')
+
+
+def check_stopped(status, error, files):
+    message = error.splitlines()[-1]
+    assert status == 2 and message.startswith('error: ')
+    assert any(str(file) in message for file in files)
+
+
+def test_good_data_is_good_and_splits_can_be_chosen(small_data, tmp_path, monkeypatch, capfd):
+    for task in TASKS:
+        config = write_config(tmp_path, task, small_data)
+        assert call(check_dataset, config, monkeypatch=monkeypatch) == 0
+        assert '10 images: 0 errors, 0 notes' in capfd.readouterr().out
+        assert call(check_dataset, config, '--split', 'val', monkeypatch=monkeypatch) == 0
+        assert '2 images: 0 errors' in capfd.readouterr().out
+
+
+def test_many_problems_are_a_short_table_and_a_long_file(spoilt, tmp_path, monkeypatch, capfd):
+    def spoil(bad):
+        for path in bad.coco_image.parent.iterdir():
+            path.write_bytes(b'')
+
+    config, _ = spoilt('det', spoil)
+    report = tmp_path / 'report.json'
+    assert call(check_dataset, config, '--json', report, monkeypatch=monkeypatch) == 1
+    printed = capfd.readouterr().out
+    assert 'image: empty' in printed and 'and 5 more' in printed
+    assert '10 images: 8 errors, 0 notes' in printed
+    assert len(json.loads(report.read_text())['problems']) == 8
+    assert call(check_dataset, config, '--json', report, monkeypatch=monkeypatch) == 2
+    assert '--force' in capfd.readouterr().err
+
+
+def test_a_label_without_image_is_noted(spoilt, monkeypatch, capfd):
+    config, _ = spoilt('seg', lambda bad: bad.ade_image.unlink())
+    assert call(check_dataset, config, monkeypatch=monkeypatch) == 0
+    assert 'label: without image' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{"images": 3}', '{"images": [{"id": []}]'])
+def test_an_annotation_file_that_is_none_is_found_and_stops(content, spoilt, monkeypatch, capfd):
+    config, files = spoilt('det', lambda bad: bad.annotations.write_text(content))
+    assert call(check_dataset, config, monkeypatch=monkeypatch) == 1
+    assert 'annotations: not COCO' in capfd.readouterr().out
+    with pytest.raises(DataError, match=str(files[-1])):
+        fetch(config, 'train_dataloader')
+
+
+def test_what_cannot_be_checked_is_said(small_data, tmp_path, monkeypatch, capfd):
+    config = write_config(tmp_path, 'det', tmp_path / 'nowhere')
+    assert call(check_dataset, config, monkeypatch=monkeypatch) == 2
+    assert 'does not exist' in capfd.readouterr().err
+    config = write_config(tmp_path, 'det', small_data)
+    voc = ['--cfg-options', 'train_dataloader.dataset.type=XMLDataset']
+    assert call(check_dataset, config, *voc, monkeypatch=monkeypatch) == 2
+    assert 'XMLDataset is neither' in capfd.readouterr().err
+    assert call(check_dataset, config, '--workers', '0', monkeypatch=monkeypatch) == 2
+
+
+def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, monkeypatch, capfd):
+    config, files = spoilt('det', lambda bad: bad.coco_image.write_bytes(b''))
+    with config.open('a') as file:
+        file.write(
+            "\ninner = train_dataloader['dataset']\n"
+            "train_dataloader['dataset'] = dict(type='RepeatDataset', times=2,\n"
+            "    dataset=dict(type='ConcatDataset', datasets=[inner, inner]))\n"
+        )
+    with pytest.raises(DataError, match=str(files[0])):
+        fetch(config, 'train_dataloader')
+    assert call(check_dataset, config, monkeypatch=monkeypatch) == 1
+    assert '10 images: 1 errors' in capfd.readouterr().out

@@ -1,0 +1,118 @@
+"""Reads files in a process of its own, with little memory, so that a crash is seen as one.
+
+``guarded_reader.py read FOLDER ...`` reads every file. ``guarded_reader.py flip COUNT FILE ...``
+gives each file to a network COUNT times, each time with another bit flipped; then it trains a model
+and goes on from its checkpoint in the same way. One line of JSON a read: the file, the kind of
+error if there was one, and what it said. The last line is how far memory rose above what it was at
+the start, at its highest.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import resource
+import sys
+from pathlib import Path
+
+import torch
+from mmengine.model import BaseModel
+from mmengine.runner import CheckpointLoader, Runner, load_checkpoint
+
+from xcit_mm.cli.train import explain_resume
+from xcit_mm.models import XCiT
+
+SPARE = 2**30
+
+
+def limit_memory():
+    pages = int(Path('/proc/self/statm').read_text().split()[0])
+    limit = pages * resource.getpagesize() + SPARE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def peak_memory():
+    status = Path('/proc/self/status').read_text()
+    return int(status.split('VmHWM:')[1].split()[0]) * 1024
+
+
+def network():
+    torch.manual_seed(0)
+    return XCiT(dict(embed_dims=16, depth=2, num_heads=2), out_indices=(0, 1))
+
+
+class Linear(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, inputs, mode='tensor'):
+        return dict(loss=self.linear(torch.stack(inputs)).sum())
+
+
+def trained(folder):
+    """A runner after one epoch, and its checkpoint."""
+    data = dict(
+        dataset=[dict(inputs=torch.ones(4))] * 4,
+        batch_size=2,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+    )
+    runner = Runner(
+        Linear(),
+        str(folder),
+        train_dataloader=data,
+        train_cfg=dict(by_epoch=True, max_epochs=1),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
+        param_scheduler=dict(type='LinearLR'),
+        log_level='CRITICAL',
+    )
+    runner.train()
+    explain_resume(runner)
+    return runner, folder / 'epoch_1.pth'
+
+
+def attempt(what, read):
+    result = {'what': what, 'error': None, 'text': ''}
+    try:
+        with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
+            read()
+    except Exception as error:
+        result |= {'error': type(error).__name__, 'text': str(error)}
+    print(json.dumps(result), flush=True)
+
+
+def flip(path, count, read):
+    chance = random.Random(1)
+    content = path.read_bytes()
+    flipped = path.with_name(f'flipped_{path.name}')
+    for _ in range(count):
+        bit = chance.randrange(8 * len(content))
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        flipped.write_bytes(changed)
+        attempt(path.name, lambda: read(str(flipped)))
+
+
+def main(command, *arguments):
+    if command == 'read':
+        limit_memory()
+        load = functools.partial(CheckpointLoader.load_checkpoint, logger='silent')
+        for folder in map(Path, arguments):
+            for file in sorted(folder.iterdir()):
+                attempt(file.name, functools.partial(load, str(file), 'cpu'))
+        return
+    count, *files = int(arguments[0]), *map(Path, arguments[1:])
+    with contextlib.redirect_stdout(sys.stderr):
+        runner, checkpoint = trained(files[0].parent / 'run')
+    model = network()
+    limit_memory()
+    for file in files:
+        flip(file, count, lambda path: load_checkpoint(model, path, 'cpu', logger='silent'))
+    flip(checkpoint, count, runner.resume)
+
+
+if __name__ == '__main__':
+    at_start = peak_memory()
+    main(*sys.argv[1:])
+    print(json.dumps({'memory': peak_memory() - at_start}))

@@ -1,0 +1,172 @@
+"""What mmengine would do with the text in a checkpoint: run it, or delete what it names."""
+
+import shutil
+import uuid
+from collections import OrderedDict
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import Runner, load_checkpoint
+
+from xcit_mm.weights import CheckpointError
+from xcit_mm.weights.sources import load_from_file
+
+
+class Model(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+
+    def forward(self, inputs, mode='tensor'):
+        loss = self.linear(torch.stack(inputs)).sum()
+        return dict(loss=loss) if mode == 'loss' else [loss]
+
+
+class Constant(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results.append(1)
+
+    def compute_metrics(self, results):
+        return dict(score=1.0)
+
+
+def run(work_dir, epochs, **kwargs):
+    """Train and validate for real, keeping the best checkpoint and the last one."""
+    data = dict(
+        dataset=[dict(inputs=torch.ones(1))] * 2,
+        batch_size=1,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+    )
+    checkpoint = dict(type='CheckpointHook', save_best='score', rule='greater', max_keep_ckpts=1)
+    runner = Runner(
+        Model(),
+        str(work_dir),
+        train_dataloader=data,
+        val_dataloader=data,
+        train_cfg=dict(by_epoch=True, max_epochs=epochs),
+        val_cfg=dict(),
+        val_evaluator=Evaluator(Constant()),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_hooks=dict(checkpoint=checkpoint),
+        experiment_name=uuid.uuid4().hex,
+        **kwargs,
+    )
+    runner.train()
+    return runner
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    run(tmp_path / 'work', epochs=1)
+    return tmp_path / 'work' / 'epoch_1.pth'
+
+
+def change(path, **runtime):
+    content = torch.load(path, weights_only=True)
+    content['message_hub']['runtime_info'].update(runtime)
+    torch.save(content, path)
+    return content
+
+
+def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
+    witness = tmp_path / 'witness'
+    text = f'open({str(witness)!r}, "w")\n'
+    Config.fromstring(text, '.py')
+    assert witness.exists()  # so mmengine does run it
+    witness.unlink()
+    content = change(checkpoint, cfg=text)
+    content['meta'] |= {'config': text, 'cfg': text}
+    torch.save(content, checkpoint)
+    runner = run(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
+    assert runner.iter == 4 and not witness.exists()
+    # What the resumed run saves has its own config, as before.
+    saved = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=True)
+    assert saved['message_hub']['runtime_info']['cfg'] != text
+
+
+def test_inferencers_do_not_take_their_config_from_the_checkpoint(tmp_path):
+    from mmdet.apis import DetInferencer
+
+    witness, path = tmp_path / 'witness', tmp_path / 'x.pth'
+    text = f'open({str(witness)!r}, "w")\n'
+    runtime = {'message_hub': {'runtime_info': {'cfg': text}}}
+    torch.save({'meta': {'cfg': text}, 'state_dict': {}, **runtime}, path)
+    with pytest.raises(ValueError, match='Cannot find the config in the checkpoint'):
+        DetInferencer(weights=str(path))
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize('kind', ['file', 'folder'])
+def test_the_best_checkpoint_that_a_file_names_is_deleted_only_if_it_is_one(
+    checkpoint, tmp_path, kind
+):
+    precious = tmp_path / 'best_of_all'
+    precious.mkdir() if kind == 'folder' else precious.write_text('precious')
+    best = checkpoint.with_name('best_score_epoch_1.pth')
+    former = shutil.copy(checkpoint, checkpoint.with_name('former.pth'))
+    change(former, best_ckpt=str(precious), best_score=0.0)
+    run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
+    assert precious.exists() and best.exists()
+    # mmengine's own is replaced, as ever.
+    change(former, best_ckpt=str(best))
+    run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
+    assert not best.exists() and checkpoint.with_name('best_score_epoch_2.pth').exists()
+
+
+def test_steps_that_a_file_names_are_numbers(checkpoint, tmp_path):
+    (tmp_path / 'work' / 'epoch_').mkdir()
+    precious = tmp_path / 'precious.pth'
+    precious.touch()
+    change(checkpoint, keep_ckpt_ids=['/../../precious', 1])
+    run(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
+    assert precious.exists()
+
+
+BAD_PARTS = {
+    'meta': {'meta': 3, 'state_dict': {}},
+    'dataset_meta': {'meta': {'dataset_meta': 'x'}, 'state_dict': {}},
+    'state_dict': {'state_dict': [1]},
+    'message_hub': {'message_hub': 'x', 'state_dict': {}},
+    'runtime_info': {'message_hub': {'runtime_info': 1}, 'state_dict': {}},
+    'names of weights': {'state_dict': {3: torch.ones(1)}},
+    'names of': {3: torch.ones(1)},
+}
+
+
+@pytest.mark.parametrize('part', BAD_PARTS)
+def test_parts_of_another_kind_are_refused(part, tmp_path):
+    torch.save(BAD_PARTS[part], tmp_path / 'x.pth')
+    with pytest.raises(CheckpointError, match=rf'x\.pth: .*{part}'):
+        load_from_file(str(tmp_path / 'x.pth'))
+
+
+class Shadowed:
+    """Pickled, it is a state dict whose ``items`` is something else."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def __reduce__(self):
+        attributes = {'items': torch.Size, '_metadata': 7}
+        return OrderedDict, (), attributes, None, iter(self.state.items())
+
+
+def test_attributes_that_a_file_gives_its_dicts_are_dropped(tmp_path):
+    state = torch.nn.Linear(1, 1).state_dict()
+    torch.save({'state_dict': Shadowed(state)}, tmp_path / 'x.pth')
+    assert torch.load(tmp_path / 'x.pth', weights_only=True)['state_dict'].items is torch.Size
+    model = torch.nn.Linear(1, 1)
+    load_checkpoint(model, str(tmp_path / 'x.pth'), strict=True)
+    assert torch.equal(model.weight, state['weight'])
+
+
+def test_a_history_is_a_plain_history_again(checkpoint):
+    history = load_from_file(str(checkpoint))['message_hub']['log_scalars']['train/loss']
+    assert type(history) is HistoryBuffer
+    assert type(history.data[0]).__module__ == 'numpy' and len(history.data[0]) == 2
+    history.update(1.0)
+    assert history.current() == 1.0

@@ -1,0 +1,71 @@
+"""Takes out of a checkpoint what mmengine would act upon.
+
+A file of nothing but tensors and text can still do harm, by what mmengine does with its text:
+
+- ``Runner.resume`` runs the config in ``meta`` as Python, and so do inferencers that are given no
+  config of their own. These texts are removed. Inferencers must be given the config.
+- After ``resume``, mmengine's ``CheckpointHook`` deletes the file or folder that the checkpoint
+  names as the best so far. Such a path is kept only if it is a ``best_*`` beside the checkpoint.
+"""
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from .read import CheckpointError
+
+
+def make_harmless(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
+    """Change what was read from a file so that mmengine can have it.
+
+    Args:
+        checkpoint (dict): What :func:`read_checkpoint` returned; changed in place.
+        path (str or PathLike): The file it was read from.
+
+    Raises:
+        CheckpointError: If a part is not of the kind that mmengine and torch expect.
+    """
+    path = Path(path)
+    meta = _part(checkpoint, 'meta', path)
+    _part(meta, 'dataset_meta', path)
+    runtime = _part(_part(checkpoint, 'message_hub', path), 'runtime_info', path)
+    for texts, name in ((meta, 'config'), (meta, 'cfg'), (runtime, 'cfg')):
+        texts.pop(name, None)
+    for name in [key for key in runtime if str(key).startswith('best_ckpt')]:
+        if not _is_best_beside(runtime[name], path):
+            del runtime[name]
+    steps = runtime.get('keep_ckpt_ids', [])
+    if not isinstance(steps, list) or any(type(step) is not int for step in steps):
+        del runtime['keep_ckpt_ids']
+    if 'state_dict' in checkpoint:
+        checkpoint['state_dict'] = _plain(_part(checkpoint, 'state_dict', path), path)
+        return checkpoint
+    return _plain(checkpoint, path)
+
+
+def _part(whole: dict, name: str, path: Path) -> dict:
+    part = whole.get(name, {})
+    if not isinstance(part, dict):
+        raise CheckpointError(f'{path}: its {name} is of the type {type(part).__name__}, not dict')
+    return part
+
+
+def _plain(state: dict, path: Path) -> dict:
+    """The same entries without attributes of the file's choice, but for torch's own."""
+    wrong = next((name for name in state if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise CheckpointError(f'{path}: names of weights are text, not as here {wrong!r}')
+    plain = OrderedDict(dict.items(state))
+    metadata = getattr(state, '_metadata', None)
+    if isinstance(metadata, dict):
+        versions = {k: v for k, v in dict.items(metadata) if isinstance(v, dict)}
+        plain._metadata = OrderedDict(versions)  # type: ignore[attr-defined]
+    return plain
+
+
+def _is_best_beside(best: Any, path: Path) -> bool:
+    if not isinstance(best, str):
+        return False
+    found = Path(best)
+    return found.name.startswith('best_') and found.resolve().parent == path.resolve().parent

@@ -1,0 +1,228 @@
+"""Looks a checkpoint's pickle over before anything is made of it.
+
+torch's weights-only unpickler runs no code, but it makes what a file asks for. A few bytes can ask
+for a ``bytearray`` of any size, copy one long list a million times, show a small storage as a huge
+tensor, or nest tuples until hashing one overflows the stack and ends the interpreter. Here the same
+opcodes run with nothing but sizes on the stack. What passes is made by torch.
+"""
+
+import math
+import pickletools
+from typing import Any, BinaryIO
+
+import torch
+
+# What a pickle may call. Sparse, nested and quantised tensors are in no checkpoint of a network
+# here, and torch does not check all that they claim.
+CALLED = {
+    'builtins.complex',
+    'builtins.set',
+    '_codecs.encode',
+    'collections.Counter',
+    'collections.OrderedDict',
+    'torch.Size',
+    'torch.device',
+    'torch._utils._rebuild_parameter',
+    'torch._utils._rebuild_tensor',
+    'torch._utils._rebuild_tensor_v2',
+    'torch._utils._rebuild_tensor_v3',
+}
+# Bytes an element of the storages that it may name.
+STORAGES = {
+    'torch.BFloat16Storage': 2,
+    'torch.BoolStorage': 1,
+    'torch.ByteStorage': 1,
+    'torch.CharStorage': 1,
+    'torch.ComplexDoubleStorage': 16,
+    'torch.ComplexFloatStorage': 8,
+    'torch.DoubleStorage': 8,
+    'torch.FloatStorage': 4,
+    'torch.HalfStorage': 2,
+    'torch.IntStorage': 4,
+    'torch.LongStorage': 8,
+    'torch.ShortStorage': 2,
+    'torch.storage.UntypedStorage': 1,
+}
+DTYPES = {str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
+NAMED_ONLY = {*STORAGES, *DTYPES, 'numpy.ndarray'}
+
+CONSTANTS = {
+    'NONE', 'NEWTRUE', 'NEWFALSE', 'BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT',
+    'BINUNICODE', 'SHORT_BINSTRING',
+}  # fmt: skip
+TUPLES = ('EMPTY_TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3')
+
+MAX_TUPLE_DEPTH = 100
+# What Python objects may take: a share of the pickle's own size, and never more than the last.
+BYTES_A_BYTE, SPARE_BYTES, MAX_BYTES = 32, 2**26, 2**32
+OBJECT_BYTES = 64
+# Tensors may show a storage several times: tied weights.
+MAX_VIEWS = 4
+
+
+class UnsafeName(Exception):
+    """A pickle that names something outside the list above."""
+
+
+class Excess(Exception):
+    """A pickle that claims or would make more than its file could hold."""
+
+
+class _Global(str):
+    """A function or class."""
+
+
+class _Tuple(tuple):
+    depth = 1
+
+
+class _Thing:
+    """Whatever else is made: its elements, and the bytes that a copy of one takes."""
+
+    __slots__ = ('itemsize', 'length')
+
+    def __init__(self, length: int, itemsize: int) -> None:
+        self.length, self.itemsize = length, itemsize
+
+
+class Scan:
+    """Runs the opcodes of the pickles of one file.
+
+    Args:
+        file_bytes (int): The file's size: what all storages together may claim.
+        pickle_bytes (int): The size of the part that is pickled.
+    """
+
+    def __init__(self, file_bytes: int, pickle_bytes: int) -> None:
+        self.file_bytes = file_bytes
+        self.budget = min(SPARE_BYTES + BYTES_A_BYTE * pickle_bytes, MAX_BYTES)
+        self.storages: set = set()
+        self.claimed = self.shown = 0
+        self.called = CALLED | {
+            entry[1] if isinstance(entry, tuple) else f'{entry.__module__}.{entry.__qualname__}'
+            for entry in torch.serialization.get_safe_globals()
+        }
+
+    def run(self, file: BinaryIO) -> None:
+        """Run one pickle, from where the file stands to its end.
+
+        Raises:
+            UnsafeName: If it names what is not on the list.
+            Excess: If it claims or would make too much.
+            Exception: Any, if it is damaged.
+        """
+        self.stack: list[Any] = []
+        self.marks: list[list] = []
+        self.memo: dict[int, Any] = {}
+        for opcode, argument, _ in pickletools.genops(file):
+            if opcode.name == 'STOP':
+                break
+            self._step(opcode.name, argument)
+
+    def _step(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in CONSTANTS:
+            stack.append(argument)
+        elif name in ('BINPUT', 'LONG_BINPUT'):
+            self.memo[argument] = stack[-1]
+        elif name in ('BINGET', 'LONG_BINGET'):
+            stack.append(self.memo[argument])
+        elif name == 'GLOBAL':
+            stack.append(self._global(argument))
+        elif name == 'MARK':
+            self._spend(OBJECT_BYTES)
+            self.marks.append(stack)
+            self.stack = []
+        elif name in ('EMPTY_LIST', 'EMPTY_DICT', 'EMPTY_SET'):
+            self._spend(OBJECT_BYTES)
+            stack.append(_Thing(0, OBJECT_BYTES))
+        elif name in ('APPENDS', 'SETITEMS'):
+            items = self._since_mark()
+            self.stack[-1].length += len(items)
+        elif name in ('APPEND', 'SETITEM'):
+            del stack[-1 if name == 'APPEND' else -2 :]
+            stack[-1].length += 1
+        elif name == 'TUPLE':
+            items = self._since_mark()
+            self.stack.append(self._tuple(items))
+        elif name in TUPLES:
+            count = TUPLES.index(name)
+            items = [stack.pop() for _ in range(count)]
+            stack.append(self._tuple(items[::-1]))
+        elif name == 'BINPERSID':
+            stack.append(self._storage(*stack.pop()))
+        elif name in ('REDUCE', 'NEWOBJ'):
+            arguments, function = stack.pop(), stack.pop()
+            stack.append(self._call(function, arguments))
+        elif name == 'BUILD':
+            state = stack.pop()
+            self._copy(state if isinstance(state, tuple) else (state,))
+        elif name != 'PROTO':
+            raise ValueError(f'no checkpoint has the opcode {name}')
+
+    def _spend(self, size: int) -> None:
+        self.budget -= size
+        if self.budget < 0:
+            raise Excess('it would make far more than it holds')
+
+    def _since_mark(self) -> list:
+        items, self.stack = self.stack, self.marks.pop()
+        return items
+
+    def _global(self, words: str) -> _Global:
+        name = words.replace(' ', '.').replace('__builtin__.', 'builtins.', 1)
+        if name not in self.called and name not in NAMED_ONLY:
+            raise UnsafeName(name)
+        return _Global(name)
+
+    def _tuple(self, items: list) -> _Tuple:
+        self._spend(OBJECT_BYTES)
+        result = _Tuple(items)
+        result.depth += max((item.depth for item in items if isinstance(item, _Tuple)), default=0)
+        if result.depth > MAX_TUPLE_DEPTH:
+            raise Excess(f'it nests tuples more than {MAX_TUPLE_DEPTH} deep')
+        return result
+
+    def _storage(self, kind: str, storage: str, key: str, _: str, numel: int, *__: Any) -> _Thing:
+        if kind != 'storage' or type(numel) is not int or numel < 0:
+            raise ValueError('a storage is described in an unknown way')
+        itemsize = STORAGES[storage]
+        if key not in self.storages:
+            self.storages.add(key)
+            self.claimed += numel * itemsize
+        if self.claimed > self.file_bytes:
+            raise Excess('its tensors claim more bytes than the file has')
+        return _Thing(numel, itemsize)
+
+    def _call(self, function: Any, arguments: tuple) -> _Thing:
+        if not isinstance(function, _Global) or function in NAMED_ONLY:
+            raise UnsafeName(f'a call of {function}')
+        if function == '_codecs.encode' and arguments[1:] not in (('latin1',), ('latin-1',)):
+            raise UnsafeName('_codecs.encode to something other than latin1')
+        if function.startswith('torch._utils._rebuild_'):
+            if function.startswith('torch._utils._rebuild_tensor'):
+                self._show(*arguments[:3])
+            self._spend(8 * OBJECT_BYTES)
+            return _Thing(1, OBJECT_BYTES)
+        return _Thing(self._copy(arguments), 1)
+
+    def _show(self, storage: _Thing, _: int, shape: tuple) -> None:
+        """A tensor of a shape on a storage; strides of 0 show one element any number of times."""
+        if len(shape) > 64 or any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
+            raise ValueError('a tensor has an impossible shape')
+        self.shown += math.prod(shape) * storage.itemsize
+        if self.shown > MAX_VIEWS * self.file_bytes:
+            raise Excess('its tensors show more elements than the file has')
+
+    def _copy(self, arguments: tuple) -> int:
+        """The bytes that a call may copy of its arguments."""
+        size = 0
+        for argument in arguments:
+            if isinstance(argument, (str, bytes)):
+                size += len(argument)
+            elif isinstance(argument, _Thing):
+                size += argument.length * argument.itemsize
+            elif isinstance(argument, tuple):
+                size += OBJECT_BYTES * len(argument)
+        self._spend(OBJECT_BYTES + size)
+        return size

@@ -16,9 +16,9 @@ from xcit_mm.cli.common import UserError
 from xcit_mm.cli.train import keep_seed
 from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_atomically
 
-# Trains with a checkpoint every epoch, in a child that kills itself at its n-th operation on a file
-# of the work folder, for n = 0, 1, 2... until a child reaches the end. After each kill it looks at
-# what a resumed run would take.
+# Trains with a checkpoint every epoch, in a child that kills itself just before its n-th call of a
+# function that changes files, for n = 0, 1, 2... until a child reaches the end. After each kill it
+# looks at what a resumed run would take.
 KILLED_AT_EACH_OPERATION = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -57,18 +57,19 @@ runner = Runner(
     default_hooks=dict(logger=None, checkpoint=dict(
         type=hook, interval=1, max_keep_ckpts=1, save_best='acc', rule='greater')))
 
-def is_checkpoint(path):
-    return path.startswith(str(work_dir)) and ('.pth' in path or 'last_checkpoint' in path)
+CALLS = ('open', 'write', 'flush', 'fsync', 'replace', 'rename', 'unlink', 'remove')
+FILES = ('checkpoint', 'local_backend', 'pathlib')
 
 def kill_at(number):
     count = 0
-    def audit(event, arguments):
+    def profile(frame, event, function):
         nonlocal count
-        if event in ('open', 'os.rename', 'os.remove') and is_checkpoint(str(arguments[0])):
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count += 1
-    sys.addaudithook(audit)
+        if event == 'c_call' and function.__name__ in CALLS:
+            if any(name in frame.f_code.co_filename for name in FILES):
+                if count == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+    sys.setprofile(profile)
 
 def what_is_wrong(best_before):
     last = find_latest_checkpoint(str(work_dir))

@@ -77,6 +77,11 @@ def _nested(count):
     return b'\x80\x02})' + b'\x85' * count + b'K\x01s.'
 
 
+def _doubled(count):
+    """The same with each tuple twice in the next: hashing it takes 2**count steps."""
+    return b'\x80\x02})' + b'q\x00h\x00\x86' * count + b'K\x01s.'
+
+
 def bomb_contents():
     """What torch.save writes as a small file, and what would take all memory or crash when read."""
     hexed = b'0123456789abcdef'
@@ -124,9 +129,16 @@ def bomb_files(folder):
     (folder / 'source.pth').unlink()
     zeros = b'\0' * 2**28
     _zip(folder / 'deflated.pth', {**entries, 'source/data/0': zeros}, zipfile.ZIP_DEFLATED)
-    _zip(folder / 'nested tuples.pth', {**entries, 'source/data.pkl': _nested(10**6)})
-    _overlapping(folder / 'overlapping.pth', entries)
     pickled = entries['source/data.pkl']
+    _zip(folder / 'nested tuples.pth', {**entries, 'source/data.pkl': _nested(10**6)})
+    _zip(folder / 'doubled tuples.pth', {**entries, 'source/data.pkl': _doubled(90)})
+    in_a_set = _doubled(90).replace(b'})', b'}X\x01\x00\x00\x00xc__builtin__\nset\n])', 1)
+    in_a_set = in_a_set.replace(b'K\x01s.', b'a\x85Rs.')
+    _zip(folder / 'doubled tuples in a set.pth', {**entries, 'source/data.pkl': in_a_set})
+    as_a_key = pickled.replace(b'X\x01\x00\x00\x000', _doubled(90)[3:-4])
+    assert as_a_key != pickled
+    _zip(folder / 'doubled tuples as a storage.pth', {**entries, 'source/data.pkl': as_a_key})
+    _overlapping(folder / 'overlapping.pth', entries)
     changes = {
         'too large a storage': (b'K\x05tq', b'J' + struct.pack('<i', 10**9) + b'tq'),
         'tensor behind its storage': (b'QK\x00K\x05\x85', b'QK\x64K\x05\x85'),

@@ -2,7 +2,9 @@
 
 import hashlib
 import http.server
+import json
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,12 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 from xcit_mm.weights import CheckpointError, download
-from xcit_mm.weights.sources import DownloadError, cache_folder, cached_path
+from xcit_mm.weights.sources import (
+    DownloadError,
+    UnknownWeightsError,
+    cache_folder,
+    cached_path,
+)
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -96,6 +103,46 @@ def test_a_wrong_hash_is_refused_and_removed(server, tmp_path):
     with pytest.raises(DownloadError, match='00000000'):
         download(f'{server.url}/w-00000000.pth')
     assert [p.name for p in cache_folder().rglob('w-00*') if p.suffix != '.lock'] == []
+
+
+def test_a_wrong_file_in_the_cache_is_refused_and_removed(server, tmp_path):
+    url = f'{server.url}/w-00000000.pth'
+    cached_path(url).parent.mkdir(parents=True)
+    cached_path(url).write_bytes(checkpoint_bytes(tmp_path))
+    with pytest.raises(DownloadError, match='It was removed'):
+        CheckpointLoader.load_checkpoint(url, 'cpu')
+    assert not cached_path(url).exists() and server.requests == []
+
+
+def test_files_of_one_name_from_two_places_are_two_files(server, tmp_path):
+    path = tmp_path / 'made.pth'
+    for place in ('a/w.pth', 'b/w.pth', 'w.pth?of=a', 'w.pth?of=b'):
+        torch.save({'place': place}, path)
+        server.files[place] = path.read_bytes()
+    for place in server.files:
+        loaded = CheckpointLoader.load_checkpoint(f'{server.url}/{place}', 'cpu')
+        assert loaded == {'place': place}
+
+
+@pytest.mark.parametrize('address', ['/', '', '/../../w.pth', '/a/..', '/./w.pth', '/folder/'])
+def test_an_address_cannot_name_a_place_outside_the_cache(server, address):
+    with pytest.raises(UnknownWeightsError, match='names no file'):
+        download(server.url + address)
+    assert not cache_folder().exists()
+
+
+@pytest.mark.parametrize('name', ['w.zip', 'w-00000000.pth'])
+def test_addresses_that_mmengine_finds_are_read_by_us_too(server, tmp_path, monkeypatch, name):
+    """mmengine would unpack an archive of one file, and check no hash."""
+    with zipfile.ZipFile(tmp_path / 'w.zip', 'w') as archive:
+        archive.writestr('unpacked.pth', checkpoint_bytes(tmp_path))
+    server.files['w.zip'] = (tmp_path / 'w.zip').read_bytes()
+    server.files['w-00000000.pth'] = checkpoint_bytes(tmp_path)
+    monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
+    (tmp_path / 'open_mmlab.json').write_text(json.dumps({'evil': f'{server.url}/{name}'}))
+    with pytest.raises(CheckpointError, match='made$' if name == 'w.zip' else '00000000'):
+        CheckpointLoader.load_checkpoint('openmmlab://evil', 'cpu')
+    assert list(tmp_path.rglob('unpacked.pth')) == []
 
 
 def test_no_such_file_says_what_to_do(server):

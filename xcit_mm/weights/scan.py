@@ -10,41 +10,7 @@ import math
 import pickletools
 from typing import Any, BinaryIO
 
-import torch
-
-# What a pickle may call. Sparse, nested and quantised tensors are in no checkpoint of a network
-# here, and torch does not check all that they claim.
-CALLED = {
-    'builtins.complex',
-    'builtins.set',
-    '_codecs.encode',
-    'collections.Counter',
-    'collections.OrderedDict',
-    'torch.Size',
-    'torch.device',
-    'torch._utils._rebuild_parameter',
-    'torch._utils._rebuild_tensor',
-    'torch._utils._rebuild_tensor_v2',
-    'torch._utils._rebuild_tensor_v3',
-}
-# Bytes an element of the storages that it may name.
-STORAGES = {
-    'torch.BFloat16Storage': 2,
-    'torch.BoolStorage': 1,
-    'torch.ByteStorage': 1,
-    'torch.CharStorage': 1,
-    'torch.ComplexDoubleStorage': 16,
-    'torch.ComplexFloatStorage': 8,
-    'torch.DoubleStorage': 8,
-    'torch.FloatStorage': 4,
-    'torch.HalfStorage': 2,
-    'torch.IntStorage': 4,
-    'torch.LongStorage': 8,
-    'torch.ShortStorage': 2,
-    'torch.storage.UntypedStorage': 1,
-}
-DTYPES = {str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
-NAMED_ONLY = {*STORAGES, *DTYPES, 'numpy.ndarray'}
+from .names import NAMED_ONLY, STORAGES, called_names
 
 CONSTANTS = {
     'NONE', 'NEWTRUE', 'NEWFALSE', 'BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT',
@@ -73,7 +39,9 @@ class _Global(str):
 
 
 class _Tuple(tuple):
-    depth = 1
+    """A tuple; its weight is what hashing it takes, which goes through all that is in it."""
+
+    depth = weight = 1
 
 
 class _Thing:
@@ -98,10 +66,7 @@ class Scan:
         self.budget = min(SPARE_BYTES + BYTES_A_BYTE * pickle_bytes, MAX_BYTES)
         self.storages: set = set()
         self.claimed = self.shown = 0
-        self.called = CALLED | {
-            entry[1] if isinstance(entry, tuple) else f'{entry.__module__}.{entry.__qualname__}'
-            for entry in torch.serialization.get_safe_globals()
-        }
+        self.called = called_names()
 
     def run(self, file: BinaryIO) -> None:
         """Run one pickle, from where the file stands to its end.
@@ -137,11 +102,9 @@ class Scan:
             self._spend(OBJECT_BYTES)
             stack.append(_Thing(0, OBJECT_BYTES))
         elif name in ('APPENDS', 'SETITEMS'):
-            items = self._since_mark()
-            self.stack[-1].length += len(items)
+            self._fill(self._since_mark())
         elif name in ('APPEND', 'SETITEM'):
-            del stack[-1 if name == 'APPEND' else -2 :]
-            stack[-1].length += 1
+            self._fill([stack.pop() for _ in range(1 if name == 'APPEND' else 2)])
         elif name == 'TUPLE':
             items = self._since_mark()
             self.stack.append(self._tuple(items))
@@ -179,12 +142,19 @@ class Scan:
         self._spend(OBJECT_BYTES)
         result = _Tuple(items)
         result.depth += max((item.depth for item in items if isinstance(item, _Tuple)), default=0)
+        result.weight += _weight(items)
         if result.depth > MAX_TUPLE_DEPTH:
             raise Excess(f'it nests tuples more than {MAX_TUPLE_DEPTH} deep')
         return result
 
+    def _fill(self, items: list) -> None:
+        """Put items into the container on the stack, which may hash them now or later."""
+        weight = _weight(items)
+        self._spend(weight)
+        self.stack[-1].length += weight
+
     def _storage(self, kind: str, storage: str, key: str, _: str, numel: int, *__: Any) -> _Thing:
-        if kind != 'storage' or type(numel) is not int or numel < 0:
+        if kind != 'storage' or type(key) not in (str, int) or type(numel) is not int or numel < 0:
             raise ValueError('a storage is described in an unknown way')
         itemsize = STORAGES[storage]
         if key not in self.storages:
@@ -222,7 +192,11 @@ class Scan:
                 size += len(argument)
             elif isinstance(argument, _Thing):
                 size += argument.length * argument.itemsize
-            elif isinstance(argument, tuple):
-                size += OBJECT_BYTES * len(argument)
+            elif isinstance(argument, _Tuple):
+                size += OBJECT_BYTES * argument.weight
         self._spend(OBJECT_BYTES + size)
         return size
+
+
+def _weight(items: list) -> int:
+    return sum(item.weight if isinstance(item, _Tuple) else 1 for item in items)

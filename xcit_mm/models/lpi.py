@@ -59,7 +59,7 @@ class LPI(BaseModule):
             x.add_(self(norm(x), grid, gamma))
             return
         height, width = grid
-        rows = x.view(len(x), height, width, -1)
+        rows = x.view(len(x), height, width, x.shape[2])
         strip = chunk_length(len(x) * width * x.shape[2], x.device, MIN_ROWS)
         weight, bias = (
             gamma[:, None, None, None] * self.conv2.weight,

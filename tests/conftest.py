@@ -1,10 +1,17 @@
 import json
+import os
 import socket
 
 import pytest
 import torch
+from hypothesis import settings
 
 from xcit_mm.datasets import make_shapes
+
+# The same cases in every run of CI; new ones, and ten times as many, in long runs.
+settings.register_profile('default', deadline=None, derandomize=True)
+settings.register_profile('long', deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test lint benchmark clean
+.PHONY: help setup test lint benchmark soak clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -18,6 +18,9 @@ lint: setup  ## ruff (rules and format) and mypy
 
 benchmark: setup  ## speed and memory against the peers, 25 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python tools/benchmark.py $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
+
+soak: setup  ## inference for 30 minutes (MINUTES=n): nothing fails, changes or grows
+	$(BIN)/python tools/soak.py --minutes $(or $(MINUTES),30)
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

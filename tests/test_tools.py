@@ -251,7 +251,7 @@ def test_a_metric_of_another_task_is_refused(config, metric, known):
 
 
 @pytest.mark.parametrize('name', ['train.py', 'test.py', 'infer.py', 'benchmark.py',
-                                  'convert_weights.py', 'model_stats.py'])  # fmt: skip
+                                  'convert_weights.py', 'model_stats.py', 'soak.py'])  # fmt: skip
 def test_every_tool_explains_itself(name):
     run = tool(name, '--help')
     assert run.returncode == 0 and len(run.stdout) > 200

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test test-long lint demo benchmark gallery clean
+.PHONY: help setup test test-long soak lint demo benchmark gallery clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -27,6 +27,9 @@ benchmark: setup  ## speed and memory against the peers, 25 minutes (QUICK=1: fi
 
 gallery: setup  ## pictures and numbers of docs/visualization.md, from the model of make demo
 	$(BIN)/python tools/gallery.py
+
+soak: setup  ## inference for 30 minutes (MINUTES=n): nothing fails, changes or grows
+	$(BIN)/python tools/soak.py --minutes $(or $(MINUTES),30)
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import torch
+from hypothesis import settings
 
 from xcit_mm.datasets import make_shapes
 
@@ -11,6 +12,11 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.
     os.environ['OMP_NUM_THREADS'] = '1'
     torch.set_num_threads(1)
+
+# The same cases in every run of CI; new ones, and ten times as many, in long runs.
+settings.register_profile('default', deadline=None, derandomize=True)
+settings.register_profile('long', deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))
 
 
 @pytest.fixture(autouse=True)

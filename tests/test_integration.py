@@ -1,5 +1,7 @@
 """XCiT in other people's models: the installed libraries' own configs, the backbone replaced."""
 
+import faulthandler
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
 from tests.weights.test_formats import to_released
+from xcit_mm.cli.infer import build_inferencer
+from xcit_mm.soak import save_random_weights
 
 WIDTH = 32
 BACKBONE = dict(
@@ -172,3 +176,43 @@ def test_own_configs_lose_no_gradient(config):
     model.parse_losses(losses)[0].backward()
     without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert without == []
+
+
+@pytest.fixture
+def bounded_time():
+    """Ends the run with a stack trace, wherever it hangs."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+SHAPES = (
+    'detection/mask_rcnn_xcit_n12_8_shapes.py',
+    'segmentation/sem_fpn_xcit_n12_8_shapes.py',
+    'segmentation/upernet_xcit_n12_8_shapes.py',
+)
+
+
+@pytest.mark.parametrize('config', SHAPES)
+def test_inferencers_survive_spoilt_images(config, tmp_path, bounded_time):
+    """No detections, or the first class everywhere; an image after them is as before."""
+    cfg = get_config(f'xcit_mm::{config}')
+    checkpoint = save_random_weights(cfg, tmp_path / 'random.pth')
+    inferencer = build_inferencer(cfg, cfg.default_scope, str(checkpoint), 'cpu')
+    image = np.random.default_rng(0).integers(0, 256, (72, 96, 3)).astype(np.float32)
+    expected = outcome(inferencer, image)
+    assert len(expected.unique()) > 1
+    for value in (np.nan, np.inf, -np.inf, 1e30):
+        one_pixel, all_pixels = image.copy(), np.full_like(image, value)
+        one_pixel[10, 20] = value
+        for spoilt in (one_pixel, all_pixels):
+            assert not outcome(inferencer, spoilt).any()
+    assert torch.equal(outcome(inferencer, image), expected)
+
+
+def outcome(inferencer, image):
+    """The boxes, or the label of every pixel."""
+    sample = inferencer(image, return_datasamples=True)
+    if isinstance(sample, dict):
+        return sample['predictions'][0].pred_instances.bboxes
+    return sample.pred_sem_seg.data

@@ -250,9 +250,10 @@ def test_a_metric_of_another_task_is_refused(config, metric, known):
     assert run.returncode == 2 and 'no checkpoint' in run.stderr
 
 
-@pytest.mark.parametrize('name', ['train.py', 'test.py', 'infer.py', 'benchmark.py', 'gallery.py',
-                                  'convert_weights.py', 'model_stats.py', 'object_margin.py',
-                                  'visualize.py'])  # fmt: skip
+TOOLS = sorted(path.name for path in (ROOT / 'tools').glob('*.py'))
+
+
+@pytest.mark.parametrize('name', TOOLS)
 def test_every_tool_explains_itself(name):
     run = tool(name, '--help')
     assert run.returncode == 0 and len(run.stdout) > 200

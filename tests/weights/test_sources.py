@@ -11,6 +11,7 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
+from xcit_mm.soak import read_at_once
 from xcit_mm.weights import CheckpointError, download
 from xcit_mm.weights.sources import (
     DownloadError,
@@ -150,18 +151,15 @@ def test_no_such_file_says_what_to_do(server):
         download(f'{server.url}/none.pth')
 
 
-def test_eight_processes_worth_of_threads_fetch_it_once(server, tmp_path):
-    server.files['w.pth'] = checkpoint_bytes(tmp_path)
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(download(f'{server.url}/w.pth')))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(results)) == 1 and len(results) == 8 and len(server.requests) == 1
+def test_eight_processes_at_once_fetch_it_once_and_read_the_same(server, tmp_path):
+    path = tmp_path / 'w.pth'
+    torch.save({'state_dict': {'x': torch.randn(1_000_000)}}, path)
+    server.files['w.pth'] = path.read_bytes()
+    hashes = read_at_once(str(path), f'{server.url}/w.pth')
+    assert len(hashes) == 16 and len(set(hashes)) == 1
+    assert len(server.requests) == 1
+    torch.save({'state_dict': {'x': torch.randn(1_000_000)}}, path)
+    assert set(read_at_once(str(path))).isdisjoint(hashes)
 
 
 def test_timm_weights_come_through_timm(tmp_path, monkeypatch):

@@ -6,21 +6,13 @@
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..memory import reset_peak, status
 from ..models import XCiT
 from .candidates import TimmBackbone, build_backbone, build_detector, build_step
-
-
-def _status(field: str) -> float:
-    """A line of this process's status, in MB."""
-    for line in Path('/proc/self/status').read_text().splitlines():
-        if line.startswith(f'{field}:'):
-            return int(line.split()[1]) / 1024
-    raise KeyError(field)
 
 
 def _build(candidate: dict[str, Any], mode: str) -> torch.nn.Module:
@@ -58,10 +50,10 @@ def measure_one(job: dict[str, Any]) -> dict[str, Any]:
     build_step(job['mode'], model, 64, 64)()
     model.zero_grad(set_to_none=True)
     step = build_step(job['mode'], model, *job['size'])
-    before = _status('VmRSS')
-    Path('/proc/self/clear_refs').write_text('5')  # reset the peak
+    before = status('VmRSS')
+    reset_peak()
     times = [_seconds(step)]
-    peak = _status('VmHWM')
+    peak = status('VmHWM')
     times += [_seconds(step) for _ in range(job['repetitions'] - 1)]
     return {'times': times, 'peak_MB': peak - before, 'process_MB': peak}
 

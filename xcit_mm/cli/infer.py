@@ -2,17 +2,17 @@
 
 import argparse
 import glob
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import mmcv
 import numpy as np
 from mmengine.config import Config
 from rich.progress import track
 
+from .coco_writer import CocoWriter
 from .common import UserError, check_checkpoint, load_config, task_of
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
@@ -92,55 +92,6 @@ def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None
     return inferencer
 
 
-class CocoWriter:
-    """Writes detections in COCO's layout, one image at a time, so that memory does not grow."""
-
-    def __init__(self, path: Path, classes: Iterable[str]) -> None:
-        self.path = path
-        self.unfinished = path.with_suffix('.unfinished')
-        self.images: list[dict] = []
-        self.count = 0
-        self.file: TextIO = self.unfinished.open('w', encoding='utf-8')
-        categories = [{'id': i, 'name': name} for i, name in enumerate(classes)]
-        self.file.write(f'{{"categories": {json.dumps(categories)},\n"annotations": [')
-
-    def add(self, path: Path, sample: Any) -> None:
-        """Add the predictions of one image."""
-        image_id = len(self.images)
-        height, width = sample.ori_shape[:2]
-        image = {'id': image_id, 'file_name': str(path), 'height': height, 'width': width}
-        self.images.append(image)
-        for annotation in detections(sample.pred_instances, image_id):
-            self.file.write((',\n' if self.count else '\n') + json.dumps(annotation))
-            self.count += 1
-
-    def close(self) -> None:
-        """Finish the file; only now it exists under its name."""
-        self.file.write(f'\n],\n"images": {json.dumps(self.images)}}}\n')
-        self.file.close()
-        os.replace(self.unfinished, self.path)
-
-
-def detections(instances: Any, image_id: int) -> Iterator[dict[str, Any]]:
-    """Predictions of an image as COCO annotations with scores."""
-    from mmdet.structures.mask import encode_mask_results
-
-    boxes = instances.bboxes.cpu().numpy()
-    masks = encode_mask_results(instances.masks.cpu().numpy()) if 'masks' in instances else None
-    for i, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
-        annotation = {
-            'image_id': image_id,
-            'category_id': int(instances.labels[i]),
-            'bbox': [x1, y1, x2 - x1, y2 - y1],
-            'score': float(instances.scores[i]),
-        }
-        if masks is not None:
-            counts = masks[i]['counts']
-            counts = counts.decode() if isinstance(counts, bytes) else counts
-            annotation['segmentation'] = {'size': list(masks[i]['size']), 'counts': counts}
-        yield annotation
-
-
 def main() -> int:
     args = parse_args()
     images = find_images(args.inputs)
@@ -148,13 +99,38 @@ def main() -> int:
     task = task_of(cfg)
     check_checkpoint(args.checkpoint)
     out_dir = Path(args.out_dir)
-    results = out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
+    results = results_path(task, out_dir)
     if results.exists() and not args.force:
         raise UserError(
             f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.'
         )
     out_dir.mkdir(parents=True, exist_ok=True)
     inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
+    skipped = infer(inferencer, task, images, out_dir, None if args.no_vis else args.score_thr)
+    for path in skipped:
+        print(f'skipped, cannot be read: {path}')
+    print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
+    if not args.no_vis:
+        print(f'pictures: {out_dir / "vis"}')
+    return 1 if skipped else 0
+
+
+def infer(
+    inferencer: Any, task: str, images: list[Path], out_dir: Path, score_thr: float | None
+) -> list[Path]:
+    """Write predictions, image by image, so that memory does not grow with their number.
+
+    Args:
+        inferencer: What :func:`build_inferencer` returned.
+        task (str): ``mmdet`` or ``mmseg``.
+        images (list[Path]): The images.
+        out_dir (Path): Where predictions and pictures go.
+        score_thr (float, optional): Score from which boxes are drawn; None for no pictures.
+
+    Returns:
+        list[Path]: Images that could not be read.
+    """
+    results = results_path(task, out_dir)
     classes = inferencer.visualizer.dataset_meta['classes']
     writer = CocoWriter(results, classes) if task == 'mmdet' else None
     if writer is None:
@@ -171,16 +147,16 @@ def main() -> int:
         else:
             labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
             mmcv.imwrite(labels, str(results / f'{names[path]}.png'))
-        if not args.no_vis:
-            _draw(inferencer.visualizer, task, image, sample, args.score_thr, out_dir, names[path])
+        if score_thr is not None:
+            _draw(inferencer.visualizer, task, image, sample, score_thr, out_dir, names[path])
     if writer is not None:
         writer.close()
-    for path in skipped:
-        print(f'skipped, cannot be read: {path}')
-    print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
-    if not args.no_vis:
-        print(f'pictures: {out_dir / "vis"}')
-    return 1 if skipped else 0
+    return skipped
+
+
+def results_path(task: str, out_dir: Path) -> Path:
+    """Where predictions go: a file of detections, or a folder of label PNGs."""
+    return out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
 
 
 def _predict(inferencer: Any, task: str, image: np.ndarray) -> list[Any]:

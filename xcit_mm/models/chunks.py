@@ -26,7 +26,7 @@ def chunk_length(width: int, device: torch.device, minimum: int) -> int:
         minimum (int): :data:`MIN_TOKENS` or :data:`MIN_ROWS`.
     """
     elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
-    return max(minimum, elements // width)
+    return max(minimum, elements // max(width, 1))  # an empty batch has no width
 
 
 def chunks(tokens: Tensor, width: int) -> list[slice]:

@@ -59,7 +59,7 @@ class LPI(BaseModule):
             x.add_(self(norm(x), grid, gamma))
             return
         height, width = grid
-        rows = x.view(len(x), height, width, -1)
+        rows = x.view(len(x), height, width, x.shape[2])
         strip = chunk_length(len(x) * width * x.shape[2], x.device, MIN_ROWS)
         weight, bias = (
             gamma[:, None, None, None] * self.conv2.weight,
@@ -70,7 +70,7 @@ class LPI(BaseModule):
             stop = min(start + strip, height)
             piece = torch.cat([above, rows[:, start : stop + 2]], dim=1)
             first = start - above.shape[1]
-            above = rows[:, max(stop - 2, 0) : stop].clone()
+            above = piece[:, max(stop - 2 - first, 0) : stop - first].clone()
             y = self.conv1(norm(piece).permute(0, 3, 1, 2))
             # A row at a cut lacks a neighbour: it is wrong, and not needed.
             begin, end = max(start - 1, 0), min(stop + 1, height)

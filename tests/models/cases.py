@@ -1,0 +1,171 @@
+"""Random backbones, images and settings for the property tests.
+
+Weights are far from initial ones: LayerScale, temperatures, norms and running statistics of ones
+and zeros would hide mistakes.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from xcit_mm.models import XCiT, chunks
+
+TINY = {
+    '1 layer': dict(embed_dims=8, depth=1, num_heads=1),
+    '2 layers': dict(embed_dims=16, depth=2, num_heads=2),
+    '3 layers': dict(embed_dims=32, depth=3, num_heads=8),
+    '4 layers': dict(embed_dims=24, depth=4, num_heads=3),
+}
+DEPTHS = {'n12': 12, **{name: arch['depth'] for name, arch in TINY.items()}}
+FLOATS = (torch.float32, torch.float64)
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A backbone by its arguments, and what it is given."""
+
+    arguments: dict[str, Any]
+    batch: int
+    size: tuple[int, int]
+    dtype: torch.dtype
+    layout: str
+    piece: int
+    training: bool
+    seed: int
+    autocast: torch.dtype | None
+
+    def model(self, **changes: Any) -> XCiT:
+        """The backbone in its mode. Models with the same parameters have the same weights."""
+        arguments = {**self.arguments, **changes}
+        model = _built(self.dtype, tuple(sorted(arguments.items())))
+        randomise(model)
+        model.zero_grad()
+        return model.train(self.training)
+
+    def images(self) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        images = torch.randn(self.batch, 3, *self.size, generator=generator)
+        return lay_out(images.to(self.dtype), self.layout)
+
+    def run(self, model: XCiT, images: torch.Tensor, grad: bool = False) -> tuple:
+        """The features, computed in pieces of this case's size."""
+        torch.manual_seed(self.seed)  # for stochastic depth
+        enabled = self.autocast is not None
+        with (
+            pieces(self.piece),
+            torch.set_grad_enabled(grad),
+            torch.autocast('cpu', self.autocast or torch.bfloat16, enabled),
+        ):
+            return model(images)
+
+
+@st.composite
+def cases(
+    draw: Any,
+    modes: tuple[str, ...] = ('eval', 'norm_eval', 'train'),
+    batches: tuple[int, int] = (1, 4),
+    dtypes: tuple[torch.dtype, ...] = FLOATS,
+    autocast: bool = False,
+) -> Case:
+    """Any backbone on any images.
+
+    Args:
+        draw: Hypothesis' way to draw.
+        modes: ``eval``, ``norm_eval`` (training with fixed statistics) or ``train``.
+        batches: The smallest batch and the largest.
+        dtypes: Of weights and images.
+        autocast: Whether autocast may be on.
+    """
+    arch = draw(st.sampled_from([*TINY] * 4 + ['n12']))  # n12 seldom: it is slow
+    patch_size = draw(st.sampled_from([8, 16]))
+    pyramid = draw(st.booleans())
+    layers = st.lists(
+        st.integers(0, DEPTHS[arch] - 1), min_size=1, max_size=4 if pyramid else None, unique=True
+    )
+    mode = draw(st.sampled_from(modes))
+    sides = st.integers(patch_size, 3 * patch_size if arch == 'n12' else 5 * patch_size)
+    smallest, largest = batches
+    if mode == 'train':  # BatchNorm wants more than one value
+        smallest = max(smallest, 2)
+    dtype = draw(st.sampled_from(dtypes))
+    autocast_types = [None, *HALVES] if autocast and dtype == torch.float32 else [None]
+    return Case(
+        arguments=dict(
+            arch=arch,
+            patch_size=patch_size,
+            pyramid=pyramid,
+            out_indices=tuple(sorted(draw(layers))),
+            qkv_bias=draw(st.booleans()),
+            attention=draw(st.sampled_from(['auto', 'token', 'covariance'])),
+            with_cp=draw(st.booleans()),
+            recompute_ffn=draw(st.booleans()),
+            norm_eval=mode == 'norm_eval',
+            drop_path_rate=draw(st.sampled_from([0.0, 0.3])),
+        ),
+        batch=draw(st.integers(smallest, largest)),
+        size=(draw(sides), draw(sides)),
+        dtype=dtype,
+        layout=draw(st.sampled_from(['contiguous', 'channels_last', 'slice', 'transposed'])),
+        piece=draw(st.sampled_from([0, 8] if arch == 'n12' else [0, 1, 2, 3, 7])),
+        training=mode != 'eval',
+        seed=draw(st.integers(0, 2**16)),
+        autocast=draw(st.sampled_from(autocast_types)),
+    )
+
+
+def lay_out(images: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same images with other strides."""
+    if layout == 'channels_last':
+        return images.contiguous(memory_format=torch.channels_last)
+    if layout == 'transposed':
+        return images.mT.contiguous().mT
+    if layout == 'slice':
+        batch, channels, height, width = images.shape
+        larger = torch.full(
+            (batch, channels + 2, 2 * height, 2 * width + 1), math.nan, dtype=images.dtype
+        )
+        larger[:, 1:-1, ::2, 1::2] = images
+        return larger[:, 1:-1, ::2, 1::2]
+    return images
+
+
+@functools.lru_cache(maxsize=256)
+def _built(dtype: torch.dtype, arguments: tuple) -> XCiT:
+    options = dict(arguments)
+    return XCiT(**{**options, 'arch': TINY.get(options['arch'], 'n12')}).to(dtype)
+
+
+def randomise(model: XCiT) -> None:
+    """Weights, norms and statistics of any size; the same for the same parameters."""
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in model.state_dict().items():
+        values = torch.rand(tensor.shape, generator=generator)
+        if name.endswith('num_batches_tracked'):
+            values.zero_()
+        elif 'temperature' in name or 'gamma' in name or name.endswith('running_var'):
+            values += 0.5
+        elif tensor.ndim == 1:  # biases, means, norms
+            values += 0.5 if name.endswith('weight') else -0.5
+        else:  # products that keep the variance of what they are given
+            values = (2 * values - 1) * (3 / tensor[0].numel()) ** 0.5
+        tensor.copy_(values)
+
+
+@contextmanager
+def pieces(length: int) -> Iterator[None]:
+    """Work on pieces of so many rows or tokens; 0 leaves the length to the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        if length:
+            patch.setitem(chunks.CHUNK_ELEMENTS, 'cpu', 1)
+            patch.setattr(chunks, 'MIN_TOKENS', length)
+            for module in ('stem', 'lpi', 'pyramid'):
+                patch.setattr(f'xcit_mm.models.{module}.MIN_ROWS', length)
+        yield

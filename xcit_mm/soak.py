@@ -1,0 +1,180 @@
+"""A long run of inference in one process: nothing may fail, change or grow.
+
+Round after round a detector and a segmentor look at the same images, as ``tools/infer.py`` does.
+Every round must write what the first one wrote, byte for byte, and memory must stay where it was
+after the first one. Each round ends with processes that read one checkpoint at the same moment.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import CheckpointLoader
+
+from .cli.common import load_config, task_of
+from .cli.infer import build_inferencer, find_images, infer
+from .datasets import make_shapes
+from .memory import status
+
+CONFIGS = (
+    'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
+    'xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py',
+)
+READERS = 8
+MAX_GROWTH = 0.02
+SCORE_THR = 0.2  # random weights are sure of nothing: let some detections be drawn
+
+
+@dataclass
+class Report:
+    """What a run did and found.
+
+    Args:
+        images (int): Images that were looked at.
+        minutes (list[float]): When each round ended.
+        memory (list[float]): The process's memory then, in MB.
+        failures (list[str]): What went wrong.
+    """
+
+    images: int = 0
+    minutes: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def growth(self) -> float:
+        """By which part memory was above that after the first round, at most."""
+        return max(self.memory) / self.memory[0] - 1
+
+    def __str__(self) -> str:
+        rounds = len(self.memory)
+        return (
+            f'{rounds} rounds in {self.minutes[-1]:.1f} minutes: {self.images} images, '
+            f'{rounds * len(CONFIGS) * READERS} checkpoints read; memory {self.memory[-1]:.1f} MB, '
+            f'growth {self.growth:.2%}; {len(self.failures)} failures'
+        )
+
+
+class Subject:
+    """A model with random weights, and the hash of what it wrote in the first round."""
+
+    def __init__(self, config: str, folder: Path) -> None:
+        cfg = load_config(config)
+        self.task = task_of(cfg)
+        self.results = folder / self.task
+        self.checkpoint = save_random_weights(cfg, folder / f'{self.task}.pth')
+        self.inferencer = build_inferencer(cfg, self.task, str(self.checkpoint), 'cpu')
+        self.first = ''
+
+    def problems(self, images: list[Path]) -> Iterator[str]:
+        """Look at the images; yields what went wrong."""
+        shutil.rmtree(self.results, ignore_errors=True)
+        self.results.mkdir()
+        np.random.seed(0)  # mmdet draws the masks of a class in slightly different colours
+        try:
+            skipped = infer(self.inferencer, self.task, images, self.results, SCORE_THR)
+            readings = read_at_once(str(self.checkpoint))
+        except Exception as error:  # a run of half an hour goes on to the next round
+            yield f'{type(error).__name__}: {error}'
+            return
+        if skipped:
+            yield f'{len(skipped)} images could not be read'
+        written = _hash_of_files(self.results)
+        self.first = self.first or written
+        if written != self.first:
+            yield 'the results differ from those of the first round'
+        if len(set(readings)) != 1:
+            yield 'processes read different weights from one checkpoint'
+
+
+def save_random_weights(cfg: Config, path: Path) -> Path:
+    """Write a checkpoint of the config's model as it is when it is built."""
+    init_default_scope(task_of(cfg))
+    torch.manual_seed(0)
+    torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, path)
+    return path
+
+
+def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
+    """Run for so long, and for two rounds at least.
+
+    Args:
+        minutes (float): How long.
+        images (int): Images a round, for the detector and for the segmentor each.
+        size (int): Height and width of most of them.
+        out_dir (Path): Where ``soak.json`` goes, and the results of rounds that went wrong.
+    """
+    report, start = Report(), time.monotonic()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        data = make_shapes(folder / 'shapes', 1, images, size)
+        paths = find_images([str(data / 'coco' / 'val2017')])
+        subjects = [Subject(config, folder) for config in CONFIGS]
+        while len(report.memory) < 2 or time.monotonic() - start < 60 * minutes:
+            number = len(report.memory) + 1
+            for subject in subjects:
+                for problem in subject.problems(paths):
+                    report.failures.append(f'round {number}, {subject.task}: {problem}')
+                    kept = out_dir / f'round_{number}_{subject.task}'
+                    shutil.copytree(subject.results, kept, dirs_exist_ok=True)
+            report.images += len(subjects) * len(paths)
+            report.minutes.append((time.monotonic() - start) / 60)
+            report.memory.append(status('VmRSS'))
+            (out_dir / 'soak.json').write_text(json.dumps(asdict(report), indent=1) + '\n')
+            print(report, flush=True)
+    return report
+
+
+def read_at_once(*sources: str) -> list[str]:
+    """Read checkpoints in eight processes at the same moment.
+
+    Args:
+        *sources (str): Paths or addresses, each read by mmengine, as a config's ``load_from`` is.
+
+    Returns:
+        list[str]: The hash of the weights, for each process and source.
+    """
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['xcit_mm'])
+    arguments = (context.Barrier(READERS), torch.hub.get_dir())
+    with ProcessPoolExecutor(READERS, context, _join, arguments) as pool:
+        found = pool.map(_read, [sources] * READERS)
+        return [weights for reader in found for weights in reader]
+
+
+def _join(barrier: Barrier, cache: str) -> None:
+    _read.barrier = barrier  # type: ignore[attr-defined]
+    torch.hub.set_dir(cache)
+
+
+def _read(sources: tuple[str, ...]) -> list[str]:
+    _read.barrier.wait(timeout=300)  # type: ignore[attr-defined]
+    return [_hash_of_weights(source) for source in sources]
+
+
+def _hash_of_weights(source: str) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in CheckpointLoader.load_checkpoint(source, 'cpu')['state_dict'].items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _hash_of_files(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob('*')):
+        if path.is_file():
+            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -15,6 +15,7 @@ from tests.engine import runs
 from xcit_mm.cli.common import UserError
 from xcit_mm.cli.train import keep_seed
 from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_atomically
+from xcit_mm.weights import CheckpointError
 
 # Trains with a checkpoint every epoch, in a child that kills itself just before its n-th call of a
 # function that changes files, for n = 0, 1, 2... until a child reaches the end. After each kill it
@@ -202,7 +203,7 @@ def test_a_resumed_run_keeps_the_seed_of_its_checkpoint(tmp_path):
     assert seed_of(resume=True, load_from=str(path), randomness=dict(deterministic=True)) == 7
     assert seed_of(resume=True, randomness=dict(seed=3)) == 3
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match=r'iter_1\.pth'):
+    with pytest.raises(CheckpointError, match=r'iter_1\.pth'):
         seed_of(resume=True)
     path.unlink()
     with pytest.raises(UserError, match='There is no checkpoint'):

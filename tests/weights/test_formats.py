@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 from safetensors.torch import load_file, save_file
@@ -131,6 +132,7 @@ def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capf
     for name, tensor in dense.state_dict().items():
         assert torch.equal(tensor, pyramid[name] if name in pyramid else expected[name]), name
     # The same from a file, through mmengine, as `init_cfg` and `load_from` do it.
+    MMLogger.get_instance(str(tmp_path))  # one that writes to this test's output
     path = tmp_path / 'weights.pth'
     torch.save(file, path)
     loaded = MODELS.build(

@@ -1,5 +1,6 @@
 """Weights of every published format load as they are, by every way in."""
 
+import contextlib
 import re
 
 import pytest
@@ -284,3 +285,28 @@ def test_convert_writes_our_names_and_refuses_to_overwrite(kind, tmp_path):
 def test_recognise_finds_nothing_in_nothing():
     assert recognise({}) is None
     assert Config(dict(a=1)).a == 1
+
+
+ODD_ENTRIES = {
+    'layers.x.norm1.weight': torch.ones(1),
+    'layers': torch.ones(1),
+    'layers.' + '9' * 5000 + '.norm1.weight': torch.ones(1),
+    'patch_embed.layers.' + '9' * 20 + '.conv.weight': torch.ones(1),
+    'layers.0.{0.__class__}': torch.ones(1),
+    'patch_embed.layers.0.conv.weight': torch.ones(()),
+    'pos_embed.projection.weight': torch.ones(()),
+    'layers.0.xca.temperature': 3,
+    'cls_layers.0.attn.q.weight': torch.ones(2, 3),
+    'layers.1.norm1.weight': 'text',
+    7: torch.ones(1),
+}
+
+
+@pytest.mark.parametrize('name', ODD_ENTRIES, ids=lambda name: str(name)[:30])
+def test_odd_entries_are_left_out_or_said_not_to_fit(name, tmp_path):
+    path = tmp_path / 'x.pth'
+    state = {**classifier().state_dict(), name: ODD_ENTRIES[name]}
+    torch.save({'model': state}, path)
+    with contextlib.suppress(WeightsError):
+        load_checkpoint(backbone(), str(path))
+    assert '"own"' in convert(str(path), tmp_path / 'out.safetensors')

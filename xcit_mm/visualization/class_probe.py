@@ -13,7 +13,7 @@ from ..models.xcit import XCiT
 from .images import Preprocess
 from .observe import observe
 
-LEARNING_RATE = 1e-3
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 BATCH = 32
 
 
@@ -65,7 +65,7 @@ def train_class_attention(
         observe(classifier, preprocess(image), [kept])
         targets.append(torch.tensor(target))
     new = [p for n, p in classifier.named_parameters() if n.startswith(('cls_', 'norm.', 'head.'))]
-    optimizer = torch.optim.AdamW(new, lr=LEARNING_RATE)
+    optimizer = torch.optim.AdamW(new, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     steps = [batch for _ in range(epochs) for batch in _batches(kept.tokens)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, len(steps))
     for batch in track(steps, description='class attention'):

@@ -111,12 +111,12 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
     Returns:
         Recognised, optional: None if it has no XCiT in it.
     """
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = {n: t for n, t in state.items() if isinstance(n, str) and isinstance(t, Tensor)}
     prefix = _find_prefix(tensors)
     if prefix is None:
         return None
     inside = {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
-    others = {name: v for name, v in state.items() if name[len(prefix) :] not in inside}
+    others = {str(n): v for n, v in state.items() if n not in tensors or not n.startswith(prefix)}
     file_format = next(
         name for name, sign in SIGNS.items() if any(sign.match(word) for word in inside)
     )

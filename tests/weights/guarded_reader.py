@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 from mmengine.model import BaseModel
-from mmengine.runner import CheckpointLoader, Runner, load_checkpoint
+from mmengine.runner import CheckpointLoader, load_checkpoint
 
-from xcit_mm.cli.train import explain_resume
+from xcit_mm.cli.runner import GuardedRunner
 from xcit_mm.models import XCiT
 
 SPARE = 2**30
@@ -58,7 +58,7 @@ def trained(folder):
         batch_size=2,
         sampler=dict(type='DefaultSampler', shuffle=False),
     )
-    runner = Runner(
+    runner = GuardedRunner(
         Linear(),
         str(folder),
         train_dataloader=data,
@@ -68,7 +68,6 @@ def trained(folder):
         log_level='CRITICAL',
     )
     runner.train()
-    explain_resume(runner)
     return runner, folder / 'epoch_1.pth'
 
 

@@ -85,8 +85,9 @@ def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> N
     observe(subject.backbone, subject.preprocess(image), [picture])
     pixels = as_array(draw([picture], image), DPI)
     # A palette makes files a fifth of the size that they would have.
-    palette = {'method': Image.Quantize.MAXCOVERAGE, 'kmeans': 3, 'dither': Image.Dither.NONE}
-    Image.fromarray(pixels).quantize(256, **palette).save(path, optimize=True)
+    drawn = Image.fromarray(pixels)
+    drawn = drawn.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    drawn.save(path, optimize=True)
 
 
 def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Path) -> None:

@@ -2,9 +2,7 @@
 
 import argparse
 import errno
-import functools
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -13,7 +11,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
-from ..weights import CheckpointError, WeightsError, read_checkpoint
+from ..weights import read_checkpoint
 from .common import (
     UserError,
     add_run_arguments,
@@ -94,7 +92,6 @@ def main() -> None:
             'current',
             30,
         )
-    explain_resume(runner)
     train(runner)
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
 
@@ -143,23 +140,3 @@ def check_pretrained(cfg: Config) -> None:
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
         check_checkpoint(init_cfg.get('checkpoint'))
-
-
-def explain_resume(runner: Runner) -> None:
-    """Make ``runner.resume`` say so if a checkpoint holds no run that this one could go on with."""
-    resume = runner.resume
-
-    @functools.wraps(resume)
-    def explained(filename: str, *args: Any, **kwargs: Any) -> None:
-        try:
-            resume(filename, *args, **kwargs)
-        except (CheckpointError, WeightsError):
-            raise
-        except Exception as error:
-            raise UserError(
-                f'{filename} holds no run that this one could go on with: {type(error).__name__}: '
-                f'{error}. To start from its weights alone, leave out --resume and add '
-                f'--cfg-options load_from={filename}'
-            ) from error
-
-    runner.resume = explained

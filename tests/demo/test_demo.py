@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.registry import MODELS, init_default_scope
+
+from xcit_mm.cli import test
+from xcit_mm.cli.common import load_config
+from xcit_mm.demo.steps import JOBS, WITHOUT_XCA
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -99,14 +104,9 @@ def test_page_in_a_real_browser(quick, tmp_path):
 
 @pytest.mark.slow
 def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
-    from mmengine.config import Config
-    from mmengine.registry import MODELS, init_default_scope
-
-    from xcit_mm.cli import test
-
     config = 'configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
     monkeypatch.chdir(ROOT)
-    cfg = Config.fromfile(config)
+    cfg = load_config(config)
     init_default_scope('mmdet')
     cfg.model.backbone.norm_cfg.type = 'BN'
     model = MODELS.build(cfg.model)
@@ -118,3 +118,18 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     test.main()
     numbers = json.loads(metrics.read_text())
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
+
+
+@pytest.mark.parametrize('job', JOBS, ids=lambda job: job.name)
+def test_the_control_has_no_attention(job, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options = dict(option.split('=') for option in WITHOUT_XCA)
+    options['custom_imports.imports'] = options['custom_imports.imports'].strip('[]').split(',')
+    cfg = load_config(job.config, options)
+    init_default_scope(cfg.default_scope)
+    cfg.model.backbone.norm_cfg.type = 'BN'
+    backbone = MODELS.build(cfg.model).backbone
+    backbone.init_weights()
+    for layer in backbone.layers:
+        assert not layer.gamma1.any() and not layer.gamma1.requires_grad
+        assert layer.gamma2.any() and layer.gamma2.requires_grad

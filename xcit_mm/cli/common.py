@@ -11,6 +11,7 @@ from typing import Any
 
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
+from mmengine.utils import import_modules_from_strings
 
 from ..compat import init_gloo, revert_sync_bn
 from ..datasets import ensure_shapes
@@ -107,6 +108,8 @@ def load_config(path: str, options: dict[str, Any] | None = None) -> Config:
         )
     if options:
         cfg.merge_from_dict(options)
+        # mmengine imports what the file names, before the options are known.
+        import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
     return cfg
 
 

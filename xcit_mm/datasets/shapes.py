@@ -13,6 +13,10 @@ CLASSES = ('disc', 'bar', 'triangle', 'star', 'arc')
 # seen can be told apart, and is annotated.
 MIN_VISIBLE = 0.75
 ATTEMPTS = 20
+# Shapes are light and backgrounds mostly dark, in any hue, and a shape differs from what is behind
+# it by this much, summed over the channels. With contrasts of either sign the demo's Semantic FPN
+# had an mIoU of 0.47 after 500 iterations, so it has 0.82.
+MIN_LIGHTNESS, MIN_CONTRAST = 165, 200
 # Either way, in radians.
 MAX_ROTATION = 0.4
 # Sub-pixel bits of OpenCV's drawing functions.
@@ -129,12 +133,19 @@ def _paint(
     _cover(scene, mask)
     height, width = mask.shape
     behind = scene.image[mask].mean(0)
-    color = rng.uniform(0, 255, 3)
-    while np.abs(color - behind).sum() < 200:  # nobody could see it
-        color = rng.uniform(0, 255, 3)
+    color = _light_color(rng)
+    while np.abs(color - behind).sum() < MIN_CONTRAST:
+        color = _light_color(rng)
     texture = _gradient(rng, height, width, rng.uniform(0, 40))
     scene.image[mask] = np.clip(color + texture[mask, None], 0, 255)
     scene.shapes.append(Shape(label, mask, int(mask.sum()), is_crowd))
+
+
+def _light_color(rng: np.random.Generator) -> np.ndarray:
+    color = rng.uniform(0, 255, 3)
+    while color.mean() < MIN_LIGHTNESS:
+        color = rng.uniform(0, 255, 3)
+    return color
 
 
 def _cover(scene: Scene, mask: np.ndarray) -> None:
@@ -160,9 +171,9 @@ def _paint_crowd(rng: np.random.Generator, scene: Scene) -> None:
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     """A gradient, and on most images stripes, a checkerboard or blobs upon it."""
-    color = rng.uniform(40, 215, 3)
+    color = rng.uniform(20, 110, 3)
     image = color + _gradient(rng, height, width, rng.uniform(0, 60))[..., None]
-    tint = rng.uniform(-1, 1, 3) * rng.uniform(10, 45)
+    tint = rng.uniform(-1, 1, 3) * rng.uniform(10, 35)
     y, x = np.mgrid[:height, :width]
     angle = rng.uniform(0, np.pi)
     along, across = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)

@@ -2,7 +2,7 @@ _base_ = './runtime.py'
 
 default_hooks = dict(
     logger=dict(interval=25, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=70, max_keep_ckpts=2),
+    checkpoint=dict(by_epoch=False, interval=55, max_keep_ckpts=2),
 )
 log_processor = dict(by_epoch=False)
 custom_hooks = [dict(type='ProgressBarHook')]

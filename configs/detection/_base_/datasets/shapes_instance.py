@@ -1,7 +1,7 @@
 # The embedded data set in COCO's layout; tools/train.py and test.py make it if it is missing.
 _base_ = 'mmdet::_base_/datasets/coco_instance.py'
 
-shapes = dict(root='data/shapes', train=2800, val=120, size=96, seed=0)
+shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)
 data_root = 'data/shapes/coco/'
 metainfo = dict(classes=('disc', 'bar', 'triangle', 'star', 'arc'))
 train_pipeline = [

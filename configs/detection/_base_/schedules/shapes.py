@@ -2,7 +2,7 @@
 _base_ = './adamw_1x.py'
 
 # Twice on the way; tools/test.py does it at the end.
-train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=700, val_interval=234)
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=550, val_interval=184)
 optim_wrapper = dict(
     type='OptimWrapper',
     # One group of parameters, one fused step.
@@ -12,5 +12,5 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=60),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=60, end=700, eta_min=1e-6),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=60, end=550, eta_min=1e-6),
 ]

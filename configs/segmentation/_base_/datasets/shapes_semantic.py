@@ -1,7 +1,7 @@
 # The embedded data set in ADE20k's layout; tools/train.py and test.py make it if it is missing.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
-shapes = dict(root='data/shapes', train=2800, val=120, size=96, seed=0)
+shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)
 dataset_type = 'BaseSegDataset'
 data_root = 'data/shapes/ade'
 metainfo = dict(

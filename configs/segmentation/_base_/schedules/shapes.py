@@ -2,7 +2,7 @@
 _base_ = './adamw_80k.py'
 
 # Twice on the way; tools/test.py does it at the end.
-train_cfg = dict(max_iters=500, val_interval=167)
+train_cfg = dict(max_iters=420, val_interval=140)
 optim_wrapper = dict(
     type='OptimWrapper',
     # One group of parameters, one fused step.
@@ -12,8 +12,8 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=40),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=40, end=500),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=40, end=420),
 ]
-default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=50, max_keep_ckpts=2))
+default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=42, max_keep_ckpts=2))
 custom_hooks = [dict(type='ProgressBarHook')]
 randomness = dict(seed=0)

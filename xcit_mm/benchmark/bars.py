@@ -125,7 +125,7 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
     )
     yield (
         'S12/16 at 224',
-        _faster('S12/16 inference, 224x224', 's12', 16, 1.0, 1.1, size=(224, 224), repetitions=41),
+        _faster('S12/16 inference, 224x224', 's12', 16, 1.0, 1.1, size=(224, 224), repetitions=101),
     )
     yield (
         'S12/8 memory',

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from .feed_forward import FeedForward, add_feed_forward, feed_forward_residual
 from .lpi import LPI
-from .recompute import recomputed, release
+from .recompute import recomputed
 from .xca import XCA
 
 LAYER_NORM_EPS = 1e-6
@@ -70,8 +70,8 @@ class XCiTLayer(BaseModule):
             inplace (bool): Whether the result may overwrite ``x``. Only where autograd is off.
         """
         if torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
-            if self.with_cp and torch.is_grad_enabled():
-                x = recomputed(self, self._mix, release(x), grid)
+            if self.with_cp:
+                x = recomputed(self, self._mix, x, grid, random=True)
             else:
                 x = self._mix(x, grid)
             return feed_forward_residual(

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from .chunks import MIN_ROWS, chunk_length
 from .layout import map_to_tokens, tokens_to_map
+from .recompute import recomputed
 from .stem import has_fixed_statistics
 
 
@@ -38,10 +39,14 @@ class LPI(BaseModule):
             grid (tuple[int, int]): Height and width of their grid.
             gamma (Tensor): LayerScale (d), folded into the second convolution.
         """
-        x = self.norm(F.gelu(self.conv1(tokens_to_map(tokens, grid))))
+        x = self.conv1(tokens_to_map(tokens, grid))
+        # What is between the convolutions is cheap, and would be two maps to keep.
+        return map_to_tokens(recomputed(self.norm, self._second_half, x, gamma))
+
+    def _second_half(self, x: Tensor, gamma: Tensor) -> Tensor:
         weight = gamma[:, None, None, None] * self.conv2.weight
-        x = F.conv2d(x, weight, gamma * cast(Tensor, self.conv2.bias), padding=1, groups=len(gamma))
-        return map_to_tokens(x)
+        bias = gamma * cast(Tensor, self.conv2.bias)
+        return F.conv2d(self.norm(F.gelu(x)), weight, bias, padding=1, groups=len(gamma))
 
     def add_to(self, x: Tensor, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor) -> None:
         """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.

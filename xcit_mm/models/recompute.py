@@ -12,19 +12,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-def recomputed(module: nn.Module, function: Callable[..., Tensor], *args: Any) -> Tensor:
-    """``function(*args)``, computed again in backward.
+def recomputed(
+    module: nn.Module, function: Callable[..., Tensor], *args: Any, random: bool = False
+) -> Tensor:
+    """``function(*args)``, computed again in backward as far as backward needs it.
+
+    A compiler gets the function as it is: it decides on its own what to compute again.
 
     Args:
         module (nn.Module): Whose layers the function uses. The second time its BatchNorm layers
             leave their running statistics alone, which one batch must move only once.
         function (callable): What is computed.
         *args: Its arguments.
+        random (bool): Whether chance takes part and must come out the same. Defaults to False.
     """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return function(*args)
     return checkpoint(
         function,
         *args,
         use_reentrant=False,
+        preserve_rng_state=random,
         context_fn=lambda: (nullcontext(), _statistics_kept(module)),
     )
 
@@ -42,6 +50,11 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum, count in settings:
             norm.momentum, norm.num_batches_tracked = momentum, count
+
+
+# Handing memory back costs page faults when it is taken again: after every layer up to half of the
+# step's time, after every fourth a tenth.
+RELEASE_INTERVAL = 4
 
 
 def release(x: Tensor) -> Tensor:

@@ -24,12 +24,6 @@ class ConvNorm(nn.Module):
         self.conv = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
         self.norm = build_norm_layer(norm_cfg, out_channels)[1]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
-
-    def with_gelu(self, x: Tensor) -> Tensor:
-        return F.gelu(self(x))
-
     def folded(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of the one convolution that this is with fixed statistics."""
         scale = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
@@ -57,8 +51,6 @@ class ConvPatchEmbed(BaseModule):
         embed_dims (int): Width d of the tokens.
         patch_size (int): 8 or 16.
         norm_cfg (dict): Config of the BatchNorm layers.
-        with_cp (bool): Whether backward computes each convolution again from its input. Defaults
-            to False.
     """
 
     def __init__(
@@ -67,10 +59,8 @@ class ConvPatchEmbed(BaseModule):
         embed_dims: int,
         patch_size: int,
         norm_cfg: dict,
-        with_cp: bool = False,
     ) -> None:
         super().__init__()
-        self.with_cp = with_cp
         halvings = int(math.log2(patch_size))
         widths = [in_channels, *(embed_dims >> i for i in reversed(range(halvings)))]
         self.embed_dims = embed_dims
@@ -83,13 +73,11 @@ class ConvPatchEmbed(BaseModule):
         fixed = all(has_fixed_statistics(layer.norm) for layer in layers)
         if fixed and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._over_strips(images)
-        x = images
-        for i, layer in enumerate(layers):
-            function = layer if i + 1 == len(layers) else layer.with_gelu
-            if self.with_cp and torch.is_grad_enabled():
-                x = recomputed(layer, function, x)
-            else:
-                x = function(x)
+        x = layers[0].conv(images)
+        for layer, following in itertools.pairwise(layers):
+            # What is between the convolutions is cheap, and would be two large maps to keep.
+            x = recomputed(layer.norm, _norm_gelu_conv, x, layer.norm, following.conv)
+        x = layers[-1].norm(x)
         return map_to_tokens(x), (x.shape[2], x.shape[3])
 
     def _over_strips(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -137,6 +125,10 @@ class ConvPatchEmbed(BaseModule):
             if i + 1 < len(kernels):
                 x = torch.ops.aten.gelu_(x)
         return x
+
+
+def _norm_gelu_conv(x: Tensor, norm: nn.Module, conv: nn.Module) -> Tensor:
+    return conv(F.gelu(norm(x)))
 
 
 class SinusoidalPositionEncoding(BaseModule):

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..weights.hook import translate_state_dict
 from .blocks import XCiTLayer
 from .precision import without_autocast
+from .recompute import RELEASE_INTERVAL, release
 from .stem import ConvPatchEmbed, SinusoidalPositionEncoding
 from .variants import Variant
 
@@ -52,9 +53,8 @@ class XCiTTrunk(BaseModule):
         self.frozen_stages = frozen_stages
         self.drop_path_rate = _default(drop_path_rate, variant.drop_path_rate)
         self.layer_scale_init = _default(layer_scale_init, variant.layer_scale_init)
-        self.patch_embed = ConvPatchEmbed(
-            in_channels, self.embed_dims, patch_size, norm_cfg, with_cp
-        )
+        self.with_cp = with_cp
+        self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
             XCiTLayer(
@@ -87,7 +87,9 @@ class XCiTTrunk(BaseModule):
             # Autocast is for products: the sum over all layers stays as precise as the weights.
             x = x.to(self.pos_embed.projection.weight.dtype) + self.pos_embed(*grid)
         yield x, grid
-        for layer in self.layers:
+        for i, layer in enumerate(self.layers):
+            if self.with_cp and i % RELEASE_INTERVAL == 0:
+                x = release(x)
             x = layer(x, grid, inplace=not torch.is_grad_enabled())
             yield x, grid
 

@@ -38,8 +38,8 @@ class XCiT(XCiTTrunk):
         norm_eval (bool): Whether BatchNorm keeps its statistics in training. Defaults to False.
         frozen_stages (int): 0 freezes the stem, i the stem and the first i layers. Defaults to
             -1, nothing.
-        with_cp (bool): Whether stem and layers are computed again in backward, to save memory.
-            Defaults to False.
+        with_cp (bool): Whether the layers are computed again in backward, to save memory. Defaults
+            to False.
         recompute_ffn (bool): Whether the feed-forward's hidden layer alone is computed again in
             backward, which is cheaper than ``with_cp``, of which it is a part. Defaults to False.
         pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they

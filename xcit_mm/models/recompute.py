@@ -53,8 +53,8 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
 
 
 # Handing memory back costs page faults when it is taken again: after every layer up to half of the
-# step's time, after every fourth a tenth.
-RELEASE_INTERVAL = 4
+# step's time, after every sixth a tenth.
+RELEASE_INTERVAL = 6
 
 
 def release(x: Tensor) -> Tensor:

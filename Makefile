@@ -22,7 +22,7 @@ lint: setup  ## ruff (rules and format) and mypy
 demo: setup  ## train, evaluate and look, on data drawn on the spot, 11 minutes (QUICK=1: two)
 	$(BIN)/python tools/demo.py $(if $(QUICK),--quick)
 
-benchmark: setup  ## speed and memory against the peers, 25 minutes (QUICK=1: first rows, 5)
+benchmark: setup  ## speed and memory against the peers, 30 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python tools/benchmark.py $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
 
 gallery: setup  ## pictures and numbers of docs/visualization.md, from the model of make demo

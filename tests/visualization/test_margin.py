@@ -139,3 +139,15 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
         gallery.write_numbers(page, {'margin': 'text'})
     with pytest.raises(UserError, match='make demo'):
         gallery.find_run(tmp_path / 'nothing')
+
+
+def test_the_largest_margin_may_be_either_way():
+    def row(layer, queries, keys):
+        values = {'queries': queries, 'keys': keys}
+        parts = ({f'{n}: AUC': v, f'{n}: ratio': 0.8} for n, v in values.items())
+        return {'layer': layer} | {key: value for part in parts for key, value in part.items()}
+
+    value, sentence = object_margin.best([row(1, 0.6, 0.5), row(2, 0.7, 0.1)])
+    assert value == 0.9 and 'keys of layer 2, AUC 0.100' in sentence
+    value, sentence = object_margin.best([row(1, 0.8, 0.5), row(2, 0.7, 0.3)])
+    assert value == 0.8 and 'queries of layer 1, AUC 0.800' in sentence

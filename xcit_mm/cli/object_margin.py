@@ -21,14 +21,19 @@ def parse_args() -> argparse.Namespace:
         description='Measure how far the query and key magnitude tells objects from the '
         'background, on the validation set of a config in COCO’s layout. AUC is the probability '
         'that a token on an object has a larger magnitude than one on the background (0.5 tells '
-        'nothing), ratio that of the mean magnitudes; both are averaged over the images.'
+        'nothing, and below it the background has the larger one), ratio that of the mean '
+        'magnitudes; both are averaged over the images.'
     )
     parser.add_argument('config', help='a config file of a detector')
     parser.add_argument('checkpoint', help='a path, a web address, or a short name (xcit://...)')
     parser.add_argument('--images', type=int, metavar='N', help='the first N only (default: all)')
     parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
     parser.add_argument(
-        '--at-least', type=float, metavar='AUC', help='exit status 1 if no layer reaches this AUC'
+        '--at-least',
+        type=float,
+        metavar='AUC',
+        help='exit status 1 if no layer tells them apart as well as this, either way: by AUC, or '
+        'by 1 - AUC where the background has the larger magnitude',
     )
     return parser.parse_args()
 
@@ -71,10 +76,11 @@ def margin_rows(subject: Subject, samples: CocoObjects) -> list[dict[str, Any]]:
 
 
 def best(rows: list[dict[str, Any]]) -> tuple[float, str]:
-    """The largest AUC and a sentence on it."""
-    name, row = max(((n, r) for n in NAMES for r in rows), key=lambda p: p[1][f'{p[0]}: AUC'])
+    """How well objects and background can be told apart, AUC or 1 - AUC, and a sentence on it."""
+    pairs = ((name, row) for name in NAMES for row in rows)
+    name, row = max(pairs, key=lambda pair: abs(pair[1][f'{pair[0]}: AUC'] - 0.5))
     value = row[f'{name}: AUC']
-    return value, (
+    return max(value, 1 - value), (
         f'Largest margin: {name} of layer {row["layer"]}, AUC {value:.3f}, '
         f'{row[f"{name}: ratio"]:.2f} times the magnitude of the background.'
     )

@@ -90,7 +90,7 @@ def _section(job: Job, planned: list[Step], root: Path, out_dir: Path) -> Sectio
     metrics = read_metrics(work_dir / 'metrics.json')
     loss, values = read_curves(work_dir, list(job.headline))
     for name, curve in values.items():
-        curve[max(loss)] = metrics[name]  # validation on the way, the test at the end
+        curve[max([*loss, *curve])] = metrics[name]  # validation on the way, the test at the end
     cfg = Config.fromfile(root / job.config)
     data_root = root / cfg.shapes.root
     predictions, folder = work_dir / 'predictions', out_dir / 'pictures' / job.name

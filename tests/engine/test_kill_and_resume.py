@@ -24,10 +24,15 @@ def kill_while_starting(process, work_dir, chance):
     runs.kill(process)
 
 
-def kill_while_training(process, work_dir, chance):
-    """A random time after a few steps: forward, backward, validation, also a save."""
+def wait_for_steps(process, work_dir, chance):
+    """Until one to three more steps are saved."""
     step = runs.saved_step(work_dir) + chance.randint(1, 3)
     assert runs.wait_for(lambda: runs.saved_step(work_dir) >= step, process)
+
+
+def kill_while_training(process, work_dir, chance):
+    """A random time after a few steps: forward, backward, validation, also a save."""
+    wait_for_steps(process, work_dir, chance)
     time.sleep(chance.uniform(0, 0.15))
     assert process.poll() is None
     runs.kill(process)
@@ -35,8 +40,7 @@ def kill_while_training(process, work_dir, chance):
 
 def kill_while_writing(process, work_dir, chance):
     """While there is a checkpoint that has not got its name yet."""
-    step = runs.saved_step(work_dir) + chance.randint(1, 3)
-    assert runs.wait_for(lambda: runs.saved_step(work_dir) >= step, process)
+    wait_for_steps(process, work_dir, chance)
 
     def is_writing():
         return any(work_dir.glob('*.pth' + UNFINISHED))

@@ -1,7 +1,7 @@
 """Pictures of what a trained XCiT looks at."""
 
 import argparse
-import os
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mmengine.config import Config
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
+from ..engine.checkpoint import write_atomically
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
@@ -126,9 +127,9 @@ def read(path: Path, max_side: int | None) -> np.ndarray:
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """Write a PNG; it exists under its name only when it is whole."""
-    unfinished = path.with_suffix('.unfinished')
-    figure.savefig(unfinished, format='png', dpi=dpi)
-    os.replace(unfinished, path)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png', dpi=dpi)
+    write_atomically(path, buffer.getvalue())
 
 
 class Ticker:

@@ -13,6 +13,7 @@ import mmseg
 import torch
 from mmengine.config import Config
 
+from ..engine.checkpoint import write_atomically
 from ..version import __version__
 from .curves import plot_curves, read_curves
 from .page import Section, render
@@ -43,12 +44,13 @@ def run_demo(root: Path, out_dir: Path, seed: int, quick: bool) -> dict[str, flo
         planned = list(steps(job, root, out_dir, seed, QUICK_ITERATIONS if quick else None))
         for step in planned:
             run_step(step, root, record['seconds'])
-            _write(out_dir / RECORD, json.dumps(record, indent=1))
+            _write_record(out_dir, record)
         sections.append(_section(job, planned, root, out_dir))
         numbers |= dict(sections[-1].headline.values())
     record['metrics'] = numbers
-    _write(out_dir / RECORD, json.dumps(record, indent=1))
-    _write(out_dir / 'index.html', render(sections, _facts(root, record)))
+    _write_record(out_dir, record)
+    page = render(sections, _facts(root, record))
+    write_atomically(out_dir / 'index.html', page.encode())
     return numbers
 
 
@@ -67,9 +69,9 @@ def run_control(root: Path, out_dir: Path, seed: int) -> dict[str, float]:
         for step in steps(job, root, out_dir, seed, without_xca=True):
             run_step(step, root, record['seconds'])
         metrics = read_metrics(out_dir / job.name / 'metrics.json')
-        numbers |= {name: metrics[key] / job.scale for key, name in job.headline.items()}
+        numbers |= dict(_headline(job, metrics).values())
     record['metrics'] = numbers
-    _write(out_dir / RECORD, json.dumps(record, indent=1))
+    _write_record(out_dir, record)
     return numbers
 
 
@@ -83,6 +85,15 @@ def _read_record(out_dir: Path, seed: int) -> dict[str, Any]:
             f'{out_dir} has the demo with seed {record["seed"]}, not {seed}: use another --out-dir.'
         )
     return record
+
+
+def _write_record(out_dir: Path, record: dict[str, Any]) -> None:
+    write_atomically(out_dir / RECORD, json.dumps(record, indent=1).encode())
+
+
+def _headline(job: Job, metrics: dict[str, float]) -> dict[str, tuple[str, float]]:
+    """Name in the JSON -> name for people and value, of what comes first."""
+    return {key: (name, metrics[key] / job.scale) for key, name in job.headline.items()}
 
 
 def _section(job: Job, planned: list[Step], root: Path, out_dir: Path) -> Section:
@@ -101,7 +112,7 @@ def _section(job: Job, planned: list[Step], root: Path, out_dir: Path) -> Sectio
         pictures = draw_segmentations(data_root, predictions, folder, classes, palette)
     return Section(
         job.title,
-        {key: (name, metrics[key] / job.scale) for key, name in job.headline.items()},
+        _headline(job, metrics),
         metrics,
         plot_curves(loss, values, job.headline, job.scale),
         pictures,
@@ -121,10 +132,3 @@ def _facts(root: Path, record: dict[str, Any]) -> dict[str, str]:
         'xcit_mm': __version__,
     }
     return facts | {name: package.__version__ for name, package in packages.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    unfinished = path.with_suffix('.unfinished')
-    unfinished.write_text(text, encoding='utf-8')
-    unfinished.replace(path)

@@ -52,8 +52,9 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
             norm.momentum, norm.num_batches_tracked = momentum, count
 
 
-# Handing memory back costs page faults when it is taken again: after every layer up to half of the
-# step's time, after every sixth a tenth.
+# Layers. Handing memory back costs page faults when it is taken again. A step of S12/16 at 800x1344
+# took 1.57 times our default's when it was done after every layer, 1.26 after every fourth and 1.18
+# never, with 0.17, 0.20 and 0.33 of timm's memory.
 RELEASE_INTERVAL = 6
 
 

@@ -70,7 +70,8 @@ def spoilt(small_data, tmp_path):
         config = write_config(tmp_path, task, tmp_path / 'data')
         if spoil is CASES['seg image missing'][1]:  # from a folder, but not from a list
             with config.open('a') as file:
-                file.write(f"\n{split}_dataloader['dataset']['ann_file'] = '{split}.txt'\n")
+                for loader in ('train',) if split == 'train' else ('val', 'test'):
+                    file.write(f"\n{loader}_dataloader['dataset']['ann_file'] = '{split}.txt'\n")
         return config, (image, bad.label, bad.annotations)
 
     return make

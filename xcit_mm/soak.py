@@ -90,7 +90,7 @@ class Subject:
             yield f'{type(error).__name__}: {error}'
             return
         if skipped:
-            yield f'{len(skipped)} images could not be read'
+            yield f'{len(skipped)} images were skipped'
         written = _hash_of_files(self.results)
         self.first = self.first or written
         if written != self.first:

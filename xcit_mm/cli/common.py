@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
 from mmengine.utils import import_modules_from_strings
@@ -60,6 +61,13 @@ def command(main: Callable[[], int | None]) -> Callable[[], None]:
             sys.exit(2)
 
     return wrapped
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; of the CPU's allocator the text alone tells."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "can't allocate memory" in str(error)
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

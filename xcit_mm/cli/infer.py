@@ -13,7 +13,7 @@ from mmengine.config import Config
 from rich.progress import track
 
 from .coco_writer import CocoWriter
-from .common import UserError, check_checkpoint, load_config, task_of
+from .common import UserError, check_checkpoint, is_out_of_memory, load_config, task_of
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
 
@@ -107,8 +107,8 @@ def main() -> int:
     out_dir.mkdir(parents=True, exist_ok=True)
     inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
     skipped = infer(inferencer, task, images, out_dir, None if args.no_vis else args.score_thr)
-    for path in skipped:
-        print(f'skipped, cannot be read: {path}')
+    for path, reason in skipped.items():
+        print(f'skipped, {reason}: {path}')
     print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
     if not args.no_vis:
         print(f'pictures: {out_dir / "vis"}')
@@ -117,7 +117,7 @@ def main() -> int:
 
 def infer(
     inferencer: Any, task: str, images: list[Path], out_dir: Path, score_thr: float | None
-) -> list[Path]:
+) -> dict[Path, str]:
     """Write predictions, image by image, so that memory does not grow with their number.
 
     Args:
@@ -128,20 +128,27 @@ def infer(
         score_thr (float, optional): Score from which boxes are drawn; None for no pictures.
 
     Returns:
-        list[Path]: Images that could not be read.
+        dict[Path, str]: Images that were skipped, with the reason.
     """
     results = results_path(task, out_dir)
     classes = inferencer.visualizer.dataset_meta['classes']
     writer = CocoWriter(results, classes) if task == 'mmdet' else None
     if writer is None:
         results.mkdir(exist_ok=True)
-    names, skipped = result_names(images), []
+    names = result_names(images)
+    skipped: dict[Path, str] = {}
     for path in track(images, description='images'):
         image = read_image(path)
         if image is None:
-            skipped.append(path)
+            skipped[path] = 'cannot be read'
             continue
-        (sample,) = _predict(inferencer, task, image)
+        try:
+            (sample,) = _predict(inferencer, task, image)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            skipped[path] = f'not enough memory for {image.shape[1]}x{image.shape[0]} pixels'
+            continue
         if writer is not None:
             writer.add(path, sample)
         else:

@@ -17,16 +17,21 @@ MIN_TOKENS = 64
 MIN_ROWS = 8
 
 
-def chunk_length(width: int, device: torch.device, minimum: int) -> int:
-    """How many tokens make a chunk, or rows a strip.
+def chunk_length(total: int, width: int, device: torch.device, minimum: int) -> int:
+    """How many tokens make a chunk, or rows a strip; all but the last have this length.
+
+    They are about equal: a short one at the end would be a thin product.
 
     Args:
+        total (int): Tokens or rows in all.
         width (int): Elements that one of them has in the widest tensor computed from it.
         device (torch.device): Where.
         minimum (int): :data:`MIN_TOKENS` or :data:`MIN_ROWS`.
     """
     elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
-    return max(minimum, elements // max(width, 1))  # an empty batch has no width
+    longest = max(minimum, elements // max(width, 1))  # an empty batch has no width
+    count = max(-(-total // longest), 1)
+    return max(-(-total // count), 1)
 
 
 def chunks(tokens: Tensor, width: int) -> list[slice]:
@@ -36,8 +41,8 @@ def chunks(tokens: Tensor, width: int) -> list[slice]:
         tokens (Tensor): (N, d).
         width (int): Width of the widest tensor that is computed from them.
     """
-    length = chunk_length(width, tokens.device, MIN_TOKENS)
-    return [slice(start, start + length) for start in range(0, tokens.shape[0], length)]
+    length = chunk_length(len(tokens), width, tokens.device, MIN_TOKENS)
+    return [slice(start, start + length) for start in range(0, len(tokens), length)]
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -65,7 +65,7 @@ class LPI(BaseModule):
             return
         height, width = grid
         rows = x.view(len(x), height, width, x.shape[2])
-        strip = chunk_length(len(x) * width * x.shape[2], x.device, MIN_ROWS)
+        strip = chunk_length(height, len(x) * width * x.shape[2], x.device, MIN_ROWS)
         weight, bias = (
             gamma[:, None, None, None] * self.conv2.weight,
             gamma * cast(Tensor, self.conv2.bias),

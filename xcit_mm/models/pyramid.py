@@ -32,7 +32,7 @@ class Upsample(nn.ConvTranspose2d):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().forward(x, output_size)
         batch, dims, height, width = x.shape
-        strip = chunk_length(4 * batch * dims * width, x.device, MIN_ROWS)
+        strip = chunk_length(height, 4 * batch * dims * width, x.device, MIN_ROWS)
         if strip >= height:
             return super().forward(x, output_size)
         out = x.new_empty(0)

@@ -90,7 +90,7 @@ class ConvPatchEmbed(BaseModule):
         images = images.contiguous(memory_format=torch.channels_last)
         # One row of tokens comes from 2^(n-1) rows of the first, widest map.
         per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
-        strip = chunk_length(per_row, images.device, MIN_ROWS)
+        strip = chunk_length(heights[-1], per_row, images.device, MIN_ROWS)
         tokens = torch.empty(0)
         for start in range(0, heights[-1], strip):
             stop = min(start + strip, heights[-1])

@@ -12,6 +12,7 @@ from pycocotools.coco import COCO
 
 from xcit_mm.datasets import CLASSES, ensure_shapes, make_shapes
 from xcit_mm.datasets.make import decode
+from xcit_mm.datasets.shapes import draw_scene
 
 
 @pytest.fixture(scope='module')
@@ -109,6 +110,23 @@ def test_colour_says_nothing_about_class(root):
     assert means.std(0).max() < 0.5 * within
 
 
+def test_negatives_have_dark_shapes_on_light_grounds():
+    for negatives, sign in ((0.0, 1), (1.0, -1)):
+        for seed in range(20):
+            scene = draw_scene(np.random.default_rng([seed]), 96, 96, negatives)
+            if not scene.shapes:
+                continue
+            is_shape = np.any([shape.mask for shape in scene.shapes], 0)
+            light = scene.image.mean(2)
+            assert sign * (light[is_shape].mean() - light[~is_shape].mean()) > 50
+
+
+def test_half_of_the_images_are_negatives():
+    images = [draw_scene(np.random.default_rng([i]), 96, 96, 0.5).image for i in range(200)]
+    lights = np.array([np.median(image) for image in images])
+    assert 0.4 < (lights > 127).mean() < 0.6
+
+
 def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
     root = make_shapes(tmp_path / 'x', train=2, val=1, size=64)
     with pytest.raises(FileExistsError):
@@ -119,7 +137,7 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
     (tmp_path / 'y.unfinished').mkdir()
     (tmp_path / 'y.unfinished' / 'rubbish').touch()
     assert not (make_shapes(tmp_path / 'y', train=1, val=1, size=64) / 'rubbish').exists()
-    for wrong in (dict(train=0), dict(size=8), dict(seed=-1)):
+    for wrong in (dict(train=0), dict(size=8), dict(seed=-1), dict(negatives=1.5)):
         with pytest.raises(ValueError, match='at least'):
             make_shapes(tmp_path / 'z', **wrong)
 

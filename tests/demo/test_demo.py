@@ -1,5 +1,6 @@
 """The demo from its command to its page, as a newcomer meets it."""
 
+import argparse
 import json
 import re
 import shutil
@@ -13,8 +14,8 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.cli import test
-from xcit_mm.cli.common import load_config
-from xcit_mm.demo.steps import JOBS, WITHOUT_XCA
+from xcit_mm.cli.common import add_config_options, load_config
+from xcit_mm.demo.steps import NEGATIVES, SEGMENTOR, WITHOUT_XCA
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -120,12 +121,15 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
 
 
-@pytest.mark.parametrize('job', JOBS, ids=lambda job: job.name)
-def test_the_control_has_no_attention(job, monkeypatch):
+def test_the_control_has_no_attention_and_negatives(monkeypatch):
     monkeypatch.chdir(ROOT)
-    options = dict(option.split('=') for option in WITHOUT_XCA)
-    options['custom_imports.imports'] = options['custom_imports.imports'].strip('[]').split(',')
-    cfg = load_config(job.config, options)
+    parser = argparse.ArgumentParser()
+    add_config_options(parser)
+    options = parser.parse_args(['--cfg-options', *NEGATIVES, *WITHOUT_XCA]).cfg_options
+    cfg = load_config(SEGMENTOR.config, options)
+    assert cfg.shapes.negatives == 0.5
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        assert loader.dataset.data_root == f'{cfg.shapes.root}/ade'
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.norm_cfg.type = 'BN'
     backbone = MODELS.build(cfg.model).backbone

@@ -18,11 +18,20 @@ def main() -> int:
     parser.add_argument('--val', type=int, default=100, help='images (default: %(default)s)')
     parser.add_argument('--size', type=int, default=128, help='pixels (default: %(default)s)')
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
+    parser.add_argument(
+        '--negatives',
+        type=float,
+        default=0.0,
+        metavar='PART',
+        help='part of the images with dark shapes on light grounds (default: %(default)s)',
+    )
     parser.add_argument('--force', action='store_true', help='replace the folder if it exists')
     args = parser.parse_args()
     start = time.monotonic()
     try:
-        root = make_shapes(args.folder, args.train, args.val, args.size, args.seed, args.force)
+        root = make_shapes(
+            args.folder, args.train, args.val, args.size, args.seed, args.negatives, args.force
+        )
     except (FileExistsError, ValueError) as error:
         print(f'error: {error}; --help explains the arguments', file=sys.stderr)
         return 2

@@ -31,6 +31,7 @@ def make_shapes(
     val: int = 100,
     size: int = 128,
     seed: int = 0,
+    negatives: float = 0.0,
     overwrite: bool = False,
 ) -> Path:
     """Make a data set; the same arguments give the same bytes.
@@ -41,11 +42,16 @@ def make_shapes(
         val (int): Number of images for validation. Defaults to 100.
         size (int): Height and width of most images; a third are wider or taller. Defaults to 128.
         seed (int): Seed of all chance. Defaults to 0.
+        negatives (float): Part of the images that are negatives: dark shapes on light grounds.
+            Whether a region is shape or ground then shows in the image as a whole. Defaults to 0.
         overwrite (bool): Whether an existing folder is replaced. Defaults to False.
     """
     root = Path(root)
-    if min(train, val) < 1 or size < 32 or seed < 0:
-        raise ValueError('train and val must be at least 1, size at least 32, seed at least 0')
+    if min(train, val) < 1 or size < 32 or seed < 0 or not 0 <= negatives <= 1:
+        raise ValueError(
+            'train and val must be at least 1, size at least 32, seed at least 0, negatives from '
+            '0 to 1'
+        )
     if root.exists() and not overwrite:
         raise FileExistsError(f'{root} exists already')
     unfinished = root.with_name(root.name + '.unfinished')
@@ -59,10 +65,10 @@ def make_shapes(
                 # Each image has a stream of chance of its own: their order does not matter.
                 rng = np.random.default_rng([seed, number, index])
                 height, width = _image_size(rng, size)
-                writer.add(index, draw_scene(rng, height, width))
+                writer.add(index, draw_scene(rng, height, width, negatives))
                 progress.advance(task)
             writer.close()
-    spec = {'train': train, 'val': val, 'size': size, 'seed': seed}
+    spec = {'train': train, 'val': val, 'size': size, 'seed': seed, 'negatives': negatives}
     (unfinished / SPEC_FILE).write_text(json.dumps(spec) + '\n', encoding='utf-8')
     if root.exists():
         shutil.rmtree(root)

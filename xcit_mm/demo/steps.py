@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,25 +34,24 @@ class Job:
     scale: float = 1.0
 
 
-JOBS = (
-    Job(
-        'detector',
-        'Mask R-CNN on XCiT-N12/8',
-        'configs/detection/mask_rcnn_xcit_n12_8_shapes.py',
-        ('bbox', 'segm'),
-        'coco/val2017/00000000000?.jpg',
-        {'coco/bbox_mAP': 'box mAP', 'coco/segm_mAP': 'mask mAP'},
-    ),
-    Job(
-        'segmentor',
-        'Semantic FPN on XCiT-N12/8',
-        'configs/segmentation/sem_fpn_xcit_n12_8_shapes.py',
-        ('mIoU',),
-        'ade/images/validation/*0000000?.jpg',
-        {'mIoU': 'mIoU'},
-        scale=100.0,
-    ),
+DETECTOR = Job(
+    'detector',
+    'Mask R-CNN on XCiT-N12/8',
+    'configs/detection/mask_rcnn_xcit_n12_8_shapes.py',
+    ('bbox', 'segm'),
+    'coco/val2017/00000000000?.jpg',
+    {'coco/bbox_mAP': 'box mAP', 'coco/segm_mAP': 'mask mAP'},
 )
+SEGMENTOR = Job(
+    'segmentor',
+    'Semantic FPN on XCiT-N12/8',
+    'configs/segmentation/sem_fpn_xcit_n12_8_shapes.py',
+    ('mIoU',),
+    'ade/images/validation/*0000000?.jpg',
+    {'mIoU': 'mIoU'},
+    scale=100.0,
+)
+JOBS = (DETECTOR, SEGMENTOR)
 
 
 @dataclass
@@ -72,10 +71,19 @@ class Step:
 
 
 # Options of tools/train.py and test.py that take the attention out of the backbone.
-WITHOUT_XCA = [
+WITHOUT_XCA = (
     'model.backbone.type=XCiTWithoutXCA',
     'custom_imports.imports=[xcit_mm,xcit_mm.demo.ablation]',
-]
+)
+# Half of the images are negatives: what is ground shows in the image as a whole.
+NEGATIVES = (
+    'shapes.root=data/shapes_negatives',
+    'shapes.negatives=0.5',
+    *(
+        f'{split}_dataloader.dataset.data_root=data/shapes_negatives/ade'
+        for split in ('train', 'val', 'test')
+    ),
+)
 
 
 def steps(
@@ -84,7 +92,7 @@ def steps(
     out_dir: Path,
     seed: int,
     iterations: int | None = None,
-    without_xca: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[Step]:
     """Training, test and inference of one model.
 
@@ -94,26 +102,23 @@ def steps(
         out_dir (Path): Folder of the demo.
         seed (int): Seed of the training.
         iterations (int, optional): Length of the training. Defaults to None, the config's.
-        without_xca (bool): Whether the backbone has no attention, as a control. Defaults to False.
+        options (Sequence[str]): More ``--cfg-options`` of training and test. Defaults to none.
     """
     cfg = Config.fromfile(root / job.config)
     last = iterations or cfg.train_cfg.max_iters
     work_dir = out_dir / job.name
     checkpoint = work_dir / f'iter_{last}.pth'
     train = [job.config, '--work-dir', str(work_dir), '--seed', str(seed), '--resume']
-    ablation = WITHOUT_XCA if without_xca else []
-    options = [*(shorten(cfg, iterations) if iterations else []), *ablation]
-    if options:
-        train += ['--cfg-options', *options]
+    train_options = [*(shorten(cfg, iterations) if iterations else []), *options]
+    if train_options:
+        train += ['--cfg-options', *train_options]
     yield Step(f'train the {job.name}', ['tools/train.py', *train], checkpoint)
     metrics = work_dir / 'metrics.json'
     test = [job.config, str(checkpoint), '--eval', *job.metrics, '--json', str(metrics), '--force']
     test += ['--work-dir', str(work_dir / 'test')]
-    if without_xca:
-        test += ['--cfg-options', *ablation]
+    if options:
+        test += ['--cfg-options', *options]
     yield Step(f'evaluate the {job.name}', ['tools/test.py', *test], metrics, checkpoint)
-    if without_xca:
-        return
     predictions = work_dir / 'predictions'
     infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']

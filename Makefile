@@ -11,7 +11,7 @@ setup:  ## make .venv/ with everything pinned; does nothing when nothing is miss
 test: lint  ## run the linters and all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-long: setup  ## the long forms of tests: 20 kills, lost processes
+test-long: setup  ## the long forms of tests, an hour: 23 kills, 5,000 images, 11,000 cases
 	$(BIN)/python -m pytest -m long
 
 lint: setup  ## ruff (rules and format) and mypy

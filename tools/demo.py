@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from xcit_mm.cli.common import UserError, command
-from xcit_mm.demo.run import RECORD, run_control, run_demo
+from xcit_mm.demo.run import CONTROL_RECORD, run_control, run_demo
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,7 +50,8 @@ def main() -> None:
     except (RuntimeError, FileExistsError) as error:
         raise UserError(str(error)) from None
     print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
-    print(f'Numbers: {out_dir / RECORD}' if args.control else f'Page: {out_dir / "index.html"}')
+    made = CONTROL_RECORD if args.control else 'index.html'
+    print(f'{"Numbers" if args.control else "Page"}: {out_dir / made}')
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ import resource
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
@@ -14,6 +15,7 @@ from mmengine.registry import init_default_scope
 
 from xcit_mm.cli import check_dataset, infer, test, train
 from xcit_mm.cli.common import command
+from xcit_mm.cli.runner import images_of
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
@@ -191,6 +193,17 @@ def test_inference_skips_an_image_that_memory_does_not_suffice_for(
     assert f'not enough memory for {HUGE}x{HUGE} pixels: {image}' in printed
     assert f'{len(images) - 1} of {len(images)} images' in printed
     assert len(list((tmp_path / 'labels').iterdir())) == len(images) - 1 > 0
+
+
+def test_images_of_a_batch_are_named_once():
+    samples = [
+        SimpleNamespace(metainfo=dict(img_path=name, ori_shape=(3, 5))) for name in ('a', 'b')
+    ]
+    named = ['a (5x3 pixels)', 'b (5x3 pixels)']
+    assert images_of({'data_samples': samples}) == named
+    # As test-time augmentation has them.
+    assert images_of({'data_samples': [samples, samples]}) == named
+    assert images_of({'data_samples': [None]}) == images_of({}) == images_of(None) == []
 
 
 @contextlib.contextmanager

@@ -134,6 +134,11 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
     assert ensure_shapes(root, train=2, val=1, size=64, seed=0) == root
     with pytest.raises(FileExistsError, match='was made with'):
         ensure_shapes(root, train=3, val=1, size=64, seed=0)
+    with pytest.raises(FileExistsError, match='was made with'):
+        ensure_shapes(root, train=2, val=1, size=64, seed=0, negatives=0.5)
+    negatives = make_shapes(tmp_path / 'negatives', train=2, val=1, size=64, negatives=0.5)
+    with pytest.raises(FileExistsError, match='was made with'):
+        ensure_shapes(negatives, train=2, val=1, size=64, seed=0)
     (tmp_path / 'y.unfinished').mkdir()
     (tmp_path / 'y.unfinished' / 'rubbish').touch()
     assert not (make_shapes(tmp_path / 'y', train=1, val=1, size=64) / 'rubbish').exists()

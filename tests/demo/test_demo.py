@@ -1,6 +1,7 @@
 """The demo from its command to its page, as a newcomer meets it."""
 
 import argparse
+import functools
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.cli import test
 from xcit_mm.cli.common import add_config_options, load_config
+from xcit_mm.demo.run import run_control, run_demo
 from xcit_mm.demo.steps import NEGATIVES, SEGMENTOR, WITHOUT_XCA
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +121,38 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     test.main()
     numbers = json.loads(metrics.read_text())
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
+
+
+def test_a_demo_that_was_begun_keeps_its_seed(tmp_path, monkeypatch):
+    def interrupt(step, root, seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('xcit_mm.demo.run.run_step', interrupt)
+    for number, go in enumerate((functools.partial(run_demo, quick=True), run_control)):
+        folder = tmp_path / str(number)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                go(ROOT, folder, seed=3)
+        with pytest.raises(FileExistsError, match='with seed 3, not 4'):
+            go(ROOT, folder, seed=4)
+
+
+def test_the_control_compares_two_trainings(tmp_path, monkeypatch):
+    scores = {'with_XCA': 60.0, 'without_XCA': 50.0}
+
+    def done(step, root, seconds):
+        seconds[step.name] = 1.0
+        if step.result.name == 'metrics.json':
+            step.result.parent.mkdir(parents=True)
+            step.result.write_text(json.dumps({'mIoU': scores[step.result.parts[-3]]}))
+        is_control = 'model.backbone.type=XCiTWithoutXCA' in step.command
+        assert is_control == ('without XCA' in step.name) and 'shapes.negatives=0.5' in step.command
+
+    monkeypatch.setattr('xcit_mm.demo.run.run_step', done)
+    expected = {'mIoU with XCA': 0.6, 'mIoU without XCA': 0.5}
+    assert run_control(ROOT, tmp_path, seed=0) == expected
+    record = json.loads((tmp_path / 'control.json').read_text())
+    assert record['metrics'] == expected and len(record['seconds']) == 4
 
 
 def test_the_control_has_no_attention_and_negatives(monkeypatch):

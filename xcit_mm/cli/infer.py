@@ -21,8 +21,8 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.p
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Detect or segment in images. Writes pictures (vis/) and predictions: COCO '
-        'JSON for detection, label PNGs for segmentation. Exit status 1 if an image could not be '
-        'read.'
+        'JSON for detection, label PNGs for segmentation. Exit status 1 if an image was '
+        'skipped.'
     )
     parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
     parser.add_argument('--config', required=True, help='a config file')
@@ -144,18 +144,17 @@ def infer(
             continue
         try:
             (sample,) = _predict(inferencer, task, image)
+            if score_thr is not None:
+                _draw(inferencer.visualizer, task, image, sample, score_thr, out_dir, names[path])
+            if writer is not None:
+                writer.add(path, sample)
+            else:
+                labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+                mmcv.imwrite(labels, str(results / f'{names[path]}.png'))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             skipped[path] = f'not enough memory for {image.shape[1]}x{image.shape[0]} pixels'
-            continue
-        if writer is not None:
-            writer.add(path, sample)
-        else:
-            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
-            mmcv.imwrite(labels, str(results / f'{names[path]}.png'))
-        if score_thr is not None:
-            _draw(inferencer.visualizer, task, image, sample, score_thr, out_dir, names[path])
     if writer is not None:
         writer.close()
     return skipped

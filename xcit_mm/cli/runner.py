@@ -67,16 +67,20 @@ class GuardedRunner(Runner):
             raise DataError(
                 f'{", ".join(names)}: not enough memory for an image of this size or a batch of '
                 f'this length: {" ".join(str(error).split())}. Smaller batches or scales of the '
-                'pipeline help; results are as large as the image in its file.'
+                "pipeline help; a segmentor's results have the size of the file whatever the "
+                'scale, so it may be the file that must be smaller.'
             ) from error
 
 
 def images_of(batch: Any) -> list[str]:
     """Path and size of the images of a batch, as far as they are known."""
     samples = batch.get('data_samples') if isinstance(batch, dict) else None
-    known = [getattr(sample, 'metainfo', {}) for sample in samples or ()]
-    return [
+    # With test-time augmentation, lists of the same images.
+    flat = [s for item in samples or () for s in (item if isinstance(item, list) else [item])]
+    known = [getattr(sample, 'metainfo', {}) for sample in flat]
+    names = [
         '{} ({}x{} pixels)'.format(info['img_path'], *info['ori_shape'][1::-1])
         for info in known
         if 'img_path' in info and 'ori_shape' in info
     ]
+    return list(dict.fromkeys(names))

@@ -43,7 +43,8 @@ def make_shapes(
         size (int): Height and width of most images; a third are wider or taller. Defaults to 128.
         seed (int): Seed of all chance. Defaults to 0.
         negatives (float): Part of the images that are negatives: dark shapes on light grounds.
-            Whether a region is shape or ground then shows in the image as a whole. Defaults to 0.
+            Whether a region is shape or ground then shows only in the image as a whole. Defaults
+            to 0.
         overwrite (bool): Whether an existing folder is replaced. Defaults to False.
     """
     root = Path(root)
@@ -88,7 +89,10 @@ def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
             return make_shapes(root, **spec)
         path = root / SPEC_FILE
         found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
-        if found is None or any(found.get(key) != value for key, value in spec.items()):
+        wanted = {'negatives': 0.0, **spec}
+        if found is None or any(
+            {'negatives': 0.0, **found}.get(key) != value for key, value in wanted.items()
+        ):
             raise FileExistsError(
                 f'{root} exists, but was made with {found}, not {spec}. Remove it, or choose '
                 'another folder.'

@@ -16,7 +16,7 @@ ATTEMPTS = 20
 # Shapes are light and backgrounds mostly dark, in any hue (negatives the other way round), and a
 # shape differs from what is behind it by this much, summed over the channels. With contrasts of
 # either sign in one image the demo's Semantic FPN had an mIoU of 0.47 after 500 iterations, so it
-# has 0.82.
+# had 0.82.
 MIN_LIGHTNESS, MIN_CONTRAST = 165, 200
 # Either way, in radians.
 MAX_ROTATION = 0.4

@@ -1,5 +1,6 @@
 """Runs the demo and writes its page."""
 
+import dataclasses
 import json
 import os
 import time
@@ -31,7 +32,8 @@ from .steps import (
 )
 
 QUICK_ITERATIONS = 40
-RECORD = 'demo.json'
+# What was measured, in the folder of the demo or of the control.
+RECORD, CONTROL_RECORD = 'demo.json', 'control.json'
 
 
 def run_demo(root: Path, out_dir: Path, seed: int, quick: bool) -> dict[str, float]:
@@ -46,19 +48,19 @@ def run_demo(root: Path, out_dir: Path, seed: int, quick: bool) -> dict[str, flo
     Returns:
         dict[str, float]: The numbers that the page puts first.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
-    record = _read_record(out_dir, seed)
+    path = out_dir / RECORD
+    record = _start_record(path, seed)
     sections: list[Section] = []
     numbers: dict[str, float] = {}
     for job in JOBS:
         planned = list(steps(job, root, out_dir, seed, QUICK_ITERATIONS if quick else None))
         for step in planned:
             run_step(step, root, record['seconds'])
-            _write_record(out_dir, record)
+            _write_record(path, record)
         sections.append(_section(job, planned, root, out_dir))
         numbers |= dict(sections[-1].headline.values())
     record['metrics'] = numbers
-    _write_record(out_dir, record)
+    _write_record(path, record)
     page = render(sections, _facts(root, record))
     write_atomically(out_dir / 'index.html', page.encode())
     return numbers
@@ -75,36 +77,40 @@ def run_control(root: Path, out_dir: Path, seed: int) -> dict[str, float]:
     Returns:
         dict[str, float]: The mIoU of both.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
-    record = _read_record(out_dir, seed)
+    path = out_dir / CONTROL_RECORD
+    record = _start_record(path, seed)
     numbers: dict[str, float] = {}
     for name, options in (('with XCA', ()), ('without XCA', WITHOUT_XCA)):
         folder = out_dir / name.replace(' ', '_')
         train, evaluate, _ = steps(SEGMENTOR, root, folder, seed, options=(*NEGATIVES, *options))
         for step in (train, evaluate):
+            step = dataclasses.replace(step, name=f'{step.name} {name}')
             run_step(step, root, record['seconds'])
-            _write_record(out_dir, record)
+            _write_record(path, record)
         metrics = read_metrics(folder / SEGMENTOR.name / 'metrics.json')
         numbers |= {f'{key} {name}': value for key, value in _headline(SEGMENTOR, metrics).values()}
     record['metrics'] = numbers
-    _write_record(out_dir, record)
+    _write_record(path, record)
     return numbers
 
 
-def _read_record(out_dir: Path, seed: int) -> dict[str, Any]:
-    path = out_dir / RECORD
+def _start_record(path: Path, seed: int) -> dict[str, Any]:
+    """The record of a run that goes on, or a new one, which keeps the seed from the start."""
     if not path.exists():
-        return {'seed': seed, 'seconds': {}}
+        record = {'seed': seed, 'seconds': {}}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_record(path, record)
+        return record
     record = json.loads(path.read_text(encoding='utf-8'))
     if record['seed'] != seed:
         raise FileExistsError(
-            f'{out_dir} has the demo with seed {record["seed"]}, not {seed}: use another --out-dir.'
+            f'{path.parent} was made with seed {record["seed"]}, not {seed}: use another --out-dir.'
         )
     return record
 
 
-def _write_record(out_dir: Path, record: dict[str, Any]) -> None:
-    write_atomically(out_dir / RECORD, json.dumps(record, indent=1).encode())
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(record, indent=1).encode())
 
 
 def _headline(job: Job, metrics: dict[str, float]) -> dict[str, tuple[str, float]]:

@@ -75,7 +75,7 @@ WITHOUT_XCA = (
     'model.backbone.type=XCiTWithoutXCA',
     'custom_imports.imports=[xcit_mm,xcit_mm.demo.ablation]',
 )
-# Half of the images are negatives: what is ground shows in the image as a whole.
+# Half of the images are negatives: what is ground shows only in the image as a whole.
 NEGATIVES = (
     'shapes.root=data/shapes_negatives',
     'shapes.negatives=0.5',
@@ -154,7 +154,9 @@ def run_step(step: Step, root: Path, seconds: dict[str, float]) -> None:
     start = time.monotonic()
     status = subprocess.run([sys.executable, *step.command], cwd=root).returncode
     if status:
-        raise RuntimeError(f'{text} ended with status {status}; run the demo again to go on.')
+        raise RuntimeError(
+            f'{text} ended with status {status}; run the same command again to go on.'
+        )
     seconds[step.name] = seconds.get(step.name, 0.0) + time.monotonic() - start
 
 

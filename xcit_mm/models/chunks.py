@@ -20,13 +20,13 @@ MIN_ROWS = 8
 def chunk_length(total: int, width: int, device: torch.device, minimum: int) -> int:
     """How many tokens make a chunk, or rows a strip; all but the last have this length.
 
-    They are about equal: a short one at the end would be a thin product.
+    They are as equal as one length allows, so that the last one is seldom a thin product.
 
     Args:
         total (int): Tokens or rows in all.
         width (int): Elements that one of them has in the widest tensor computed from it.
         device (torch.device): Where.
-        minimum (int): :data:`MIN_TOKENS` or :data:`MIN_ROWS`.
+        minimum (int): :data:`MIN_TOKENS` or :data:`MIN_ROWS`; halves may be shorter.
     """
     elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
     longest = max(minimum, elements // max(width, 1))  # an empty batch has no width

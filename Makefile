@@ -19,7 +19,7 @@ lint: setup  ## ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: setup  ## train, evaluate and look, on data drawn on the spot, 11 minutes (QUICK=1: two)
+demo: setup  ## train, evaluate and look, on data drawn on the spot, 10 minutes (QUICK=1: two)
 	$(BIN)/python tools/demo.py $(if $(QUICK),--quick)
 
 benchmark: setup  ## speed and memory against the peers, 30 minutes (QUICK=1: first rows, 5)

@@ -124,14 +124,17 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
 
 
 def test_a_demo_that_was_begun_keeps_its_seed(tmp_path, monkeypatch):
+    class Interrupted(Exception):
+        """Not KeyboardInterrupt, which would end the tests as well if it got out."""
+
     def interrupt(step, root, seconds):
-        raise KeyboardInterrupt
+        raise Interrupted
 
     monkeypatch.setattr('xcit_mm.demo.run.run_step', interrupt)
     for number, go in enumerate((functools.partial(run_demo, quick=True), run_control)):
         folder = tmp_path / str(number)
         for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(Interrupted):
                 go(ROOT, folder, seed=3)
         with pytest.raises(FileExistsError, match='with seed 3, not 4'):
             go(ROOT, folder, seed=4)

@@ -9,8 +9,9 @@ import argparse
 import os
 from pathlib import Path
 
-from xcit_mm.cli.common import UserError, command
+from xcit_mm.cli.common import command
 from xcit_mm.demo.run import CONTROL_RECORD, run_control, run_demo
+from xcit_mm.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 

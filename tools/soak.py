@@ -9,7 +9,8 @@ import argparse
 import time
 from pathlib import Path
 
-from xcit_mm.cli.common import UserError, command
+from xcit_mm.cli.common import command
+from xcit_mm.errors import UserError
 from xcit_mm.soak import MAX_GROWTH, soak
 
 

@@ -15,10 +15,10 @@ from mmengine.registry import init_default_scope
 
 from xcit_mm.cli import check_dataset, infer, test, train
 from xcit_mm.cli.common import command
-from xcit_mm.cli.runner import images_of
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
+from xcit_mm.engine.runner import images_of
 
 from ..tiny import write_config
 from .bad_data import ANNOTATIONS, HUGE, IMAGES, LABELS, BadData

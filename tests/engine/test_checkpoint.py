@@ -12,9 +12,9 @@ import torch
 from mmengine.config import Config
 
 from tests.engine import runs
-from xcit_mm.cli.common import UserError
 from xcit_mm.cli.train import keep_seed
 from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_atomically
+from xcit_mm.errors import UserError
 from xcit_mm.weights import CheckpointError
 
 # Trains with a checkpoint every epoch, in a child that kills itself just before its n-th call of a

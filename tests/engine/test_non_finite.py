@@ -12,7 +12,6 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from tests.engine import runs
-from xcit_mm.cli.common import UserError
 from xcit_mm.cli.train import train
 from xcit_mm.engine import (
     NonFiniteError,
@@ -20,6 +19,7 @@ from xcit_mm.engine import (
     ProgressBarHook,
     SeededInfiniteSampler,
 )
+from xcit_mm.errors import UserError
 
 BAD_GRADIENT = 100.0
 

@@ -11,8 +11,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from xcit_mm.cli import gallery, object_margin
-from xcit_mm.cli.common import UserError
 from xcit_mm.datasets import make_shapes
+from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalise, query_key_magnitude
 from xcit_mm.visualization.margin import CocoObjects, auc, token_cover, untrained
 from xcit_mm.visualization.margin import object_margin as measure

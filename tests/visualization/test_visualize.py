@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from xcit_mm.cli import visualize
-from xcit_mm.cli.common import UserError
+from xcit_mm.errors import UserError
 
 
 @pytest.fixture(scope='module')

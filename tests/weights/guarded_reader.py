@@ -20,7 +20,7 @@ import torch
 from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, load_checkpoint
 
-from xcit_mm.cli.runner import GuardedRunner
+from xcit_mm.engine.runner import GuardedRunner
 from xcit_mm.models import XCiT
 
 SPARE = 2**30

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
 from mmengine.utils import import_modules_from_strings
@@ -17,6 +16,7 @@ from mmengine.utils import import_modules_from_strings
 from ..compat import init_gloo, revert_sync_bn
 from ..datasets import ensure_shapes
 from ..datasets.check import DataError
+from ..errors import UserError
 from ..weights import CheckpointError, WeightsError
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
@@ -43,10 +43,6 @@ DATASETS = {
 }
 
 
-class UserError(Exception):
-    """Something that the user must mend; shown as one paragraph, with exit status 2."""
-
-
 def command(main: Callable[[], int | None]) -> Callable[[], None]:
     """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on bad input."""
 
@@ -61,13 +57,6 @@ def command(main: Callable[[], int | None]) -> Callable[[], None]:
             sys.exit(2)
 
     return wrapped
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; of the CPU's allocator the text alone tells."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        "can't allocate memory" in str(error)
-    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from rich.progress import track
 
+from ..errors import UserError
 from ..models.xcit import XCiT
 from ..tables import format_table
 from ..visualization.class_probe import train_class_attention, with_class_attention
@@ -17,7 +18,7 @@ from ..visualization.load import Subject
 from ..visualization.margin import CocoObjects, auc
 from ..visualization.observe import Picture, draw, observe
 from ..visualization.pictures import make_picture
-from .common import UserError, load_config
+from .common import load_config
 from .object_margin import best, coco_objects, margin_rows
 from .visualize import DEFAULT_LAYERS, load
 

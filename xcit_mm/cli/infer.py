@@ -12,8 +12,9 @@ import numpy as np
 from mmengine.config import Config
 from rich.progress import track
 
+from ..errors import UserError, is_out_of_memory
 from .coco_writer import CocoWriter
-from .common import UserError, check_checkpoint, is_out_of_memory, load_config, task_of
+from .common import check_checkpoint, load_config, task_of
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
 

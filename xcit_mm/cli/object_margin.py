@@ -7,10 +7,11 @@ from typing import Any
 from mmengine.config import Config
 from rich.progress import track
 
+from ..errors import UserError
 from ..tables import format_table
 from ..visualization.load import Subject
 from ..visualization.margin import CocoObjects, object_margin, untrained
-from .common import UserError, check_datasets, load_config
+from .common import check_datasets, load_config
 from .visualize import load
 
 NAMES = ('queries', 'keys')

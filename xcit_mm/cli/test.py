@@ -11,9 +11,10 @@ from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 
 from ..compat import ragged_recalls
+from ..engine.runner import GuardedRunner
+from ..errors import UserError
 from ..tables import format_table
 from .common import (
-    UserError,
     add_run_arguments,
     check_checkpoint,
     check_datasets,
@@ -21,7 +22,6 @@ from .common import (
     prepare,
     task_of,
 )
-from .runner import GuardedRunner
 
 # task -> the evaluator that --eval sets, its setting, and the metrics that it has
 METRICS = {

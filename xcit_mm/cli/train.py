@@ -11,9 +11,10 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
+from ..engine.runner import GuardedRunner
+from ..errors import UserError
 from ..weights import read_checkpoint
 from .common import (
-    UserError,
     add_run_arguments,
     check_checkpoint,
     check_datasets,
@@ -21,7 +22,6 @@ from .common import (
     prepare,
     task_of,
 )
-from .runner import GuardedRunner
 
 
 def parse_args() -> argparse.Namespace:

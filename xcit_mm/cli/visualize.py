@@ -14,11 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from ..engine.checkpoint import write_atomically
+from ..errors import UserError
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
-from .common import UserError, check_checkpoint, load_config
+from .common import check_checkpoint, load_config
 from .infer import find_images, read_image, result_names
 
 DEFAULT_LAYERS = 6

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 
 from ..datasets.check import DataError
 from ..datasets.guard import guarded
+from ..errors import UserError, is_out_of_memory
 from ..weights import CheckpointError, WeightsError
-from .common import UserError, is_out_of_memory
 
 
 class GuardedRunner(Runner):

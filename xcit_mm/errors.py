@@ -1,0 +1,14 @@
+"""Errors that a user can fix, and how to tell that memory ran out."""
+
+import torch
+
+
+class UserError(Exception):
+    """Something that the user must fix; commands show it as one paragraph, with exit status 2."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; for the CPU's allocator only the message tells."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "can't allocate memory" in str(error)
+    )

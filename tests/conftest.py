@@ -1,12 +1,34 @@
 import json
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
 
-from xcit_mm.datasets import make_shapes
+
+def avoid_broken_amx():
+    """Keep oneDNN from AMX where a virtual machine advertises it and cannot run it.
+
+    There, a bfloat16 product ends the process. Only a try tells, in a process of its own. Call this
+    before torch is imported; processes that are started later inherit the setting.
+    """
+    cpuinfo = Path('/proc/cpuinfo')
+    if 'ONEDNN_MAX_CPU_ISA' in os.environ or not cpuinfo.is_file():
+        return
+    if 'amx_tile' in cpuinfo.read_text():
+        code = 'import torch; x = torch.ones(64, 64).bfloat16(); x @ x'
+        if subprocess.run([sys.executable, '-c', code]).returncode != 0:
+            os.environ['ONEDNN_MAX_CPU_ISA'] = 'AVX512_CORE_FP16'
+
+
+avoid_broken_amx()
+
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from xcit_mm.datasets import make_shapes  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.

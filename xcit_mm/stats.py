@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .models import VARIANTS, XCiTClassifier
-from .models.blocks import ClassAttention, XCiTLayer
 from .models.variants import PATCH_SIZES
-from .models.xca import XCA
 
 COUNTING_RULE = (
     'Parameters in millions. GFLOPs of the classifier on one image: a multiply-add counts as one; '
-    'LayerNorm counts five and BatchNorm two operations an element; attention in its token form, '
-    'with class attention projecting queries of all tokens.'
+    'LayerNorm counts five and BatchNorm two operations per element; attention as the paper writes '
+    'it, with queries, keys and values of all tokens.'
 )
 
 
@@ -51,29 +49,19 @@ def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: in
         resolution (int): Height and width of the image.
     """
     with torch.device('meta'):
-        model = XCiTClassifier(arch, patch_size, attention='token').eval()
+        model = XCiTClassifier(arch, patch_size, fast=False).eval()
         image = torch.empty(1, 3, resolution, resolution)
+    operations_per_element = {nn.LayerNorm: 5, nn.BatchNorm2d: 2}
     extra = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal extra
-        if isinstance(module, nn.BatchNorm2d):
-            extra += 2 * output.numel()
-        elif isinstance(module, ClassAttention):
-            _, num_tokens, dims = inputs[0].shape
-            extra += (num_tokens - 1) * dims**2
-        elif isinstance(module, XCA):
-            # The paper multiplies the attention with the values; we, with the projection's weight.
-            _, num_tokens, dims = inputs[0].shape
-            extra += (num_tokens - dims) * dims**2 // module.num_heads
-        elif isinstance(module, (nn.LayerNorm, XCiTLayer)):
-            # A layer's last LayerNorm is a part of its feed-forward, not a call of its own.
-            extra += 5 * output.numel()
+        extra += operations_per_element[type(module)] * output.numel()
 
     for module in model.modules():
-        module.register_forward_hook(count)
-    # With autograd on, BatchNorm is not folded into the convolutions.
-    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        if type(module) in operations_per_element:
+            module.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:
         model(image)
     return counter.get_total_flops() // 2 + extra
 

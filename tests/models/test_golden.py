@@ -23,16 +23,24 @@ def relative_error(actual, expected):
     return ((actual - expected).norm() / expected.norm()).item()
 
 
-def dense(patch_size, attention='auto', **kwargs):
-    return XCiT(ARCH, patch_size, out_indices=(0, 1, 2, 3), attention=attention, **kwargs)
+def dense(patch_size, **kwargs):
+    return XCiT(ARCH, patch_size, out_indices=(0, 1, 2, 3), **kwargs)
 
 
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
+# The plain modules, and the fast execution in both forms of attention.
+EXECUTIONS = pytest.mark.parametrize(
+    'execution',
+    [dict(fast=False), dict(attention='token'), dict(attention='covariance')],
+    ids=['plain', 'token', 'covariance'],
+)
+
+
+@EXECUTIONS
 @pytest.mark.parametrize('with_grad', [False, True])
 @pytest.mark.parametrize('name, patch_size', [('dense_p16_64x96', 16), ('dense_p8_45x61', 8)])
-def test_every_level_equals_the_released_network(name, patch_size, with_grad, attention):
+def test_every_level_equals_the_released_network(name, patch_size, with_grad, execution):
     arrays, state = load(name)
-    model = dense(patch_size, attention).eval()
+    model = dense(patch_size, **execution).eval()
     model.load_state_dict(state)
     with torch.set_grad_enabled(with_grad):
         levels = model(torch.from_numpy(arrays['input']))
@@ -42,11 +50,11 @@ def test_every_level_equals_the_released_network(name, patch_size, with_grad, at
         assert relative_error(level.detach(), arrays[f'out{i}']) < 1e-5
 
 
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@EXECUTIONS
 @pytest.mark.parametrize('options', [{}, {'with_cp': True}, {'recompute_ffn': True}])
-def test_training_outputs_and_all_gradients_equal_the_released_network(attention, options):
+def test_training_outputs_and_all_gradients_equal_the_released_network(execution, options):
     arrays, state = load('dense_p16_64x96')
-    model = dense(16, attention, **options).train()
+    model = dense(16, **execution, **options).train()
     model.load_state_dict(state)
     images = torch.from_numpy(arrays['input']).requires_grad_()
     levels = model(images)
@@ -71,12 +79,10 @@ def test_training_outputs_and_all_gradients_equal_the_released_network(attention
         assert (parameter.grad - gradient).norm().item() / scale < 1e-4, name
 
 
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
-def test_logits_equal_the_released_classifier(attention):
+@EXECUTIONS
+def test_logits_equal_the_released_classifier(execution):
     arrays, state = load('cls_p16_tokensnorm1')
-    model = XCiTClassifier(
-        {**ARCH, 'tokens_norm': True}, num_classes=10, attention=attention
-    ).eval()
+    model = XCiTClassifier({**ARCH, 'tokens_norm': True}, num_classes=10, **execution).eval()
     model.load_state_dict(state)
     with torch.no_grad():
         logits = model(torch.from_numpy(arrays['input']))

@@ -11,6 +11,8 @@ NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 # The widest two are run with fewer layers; width and heads are what differs in them.
 FEW_LAYERS = {'m24': 6, 'l24': 4}
 SIZES = ((64, 64), (61, 93))
+# The plain modules, and the fast execution in both forms of attention.
+EXECUTIONS = ((False, 'auto'), (True, 'token'), (True, 'covariance'))
 
 
 def timm_model(arch, patch_size):
@@ -44,18 +46,20 @@ def test_features_and_logits_equal_timm(arch, patch_size):
     layers = layers if depth in (12, 24) else tuple(range(depth - 4, depth))
     ours = {**VARIANTS[arch].__dict__, 'depth': depth}
     classifier = XCiTClassifier(ours, patch_size).eval()
-    classifier.load_state_dict(reference.state_dict())
-    for attention in ('token', 'covariance'):
-        backbone = XCiT(
-            ours, patch_size, out_indices=layers, pyramid=False, attention=attention
-        ).eval()
-        backbone.load_state_dict(reference.state_dict())
-        for size in SIZES:
-            images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+    backbone = XCiT(ours, patch_size, out_indices=layers, pyramid=False).eval()
+    for model in (classifier, backbone):
+        model.load_state_dict(reference.state_dict())
+    for size in SIZES:
+        images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            expected = reference.forward_intermediates(
+                images, indices=list(layers), intermediates_only=True
+            )
+            logits = reference(images)
+        for fast, attention in EXECUTIONS:
+            for model in (classifier, backbone):
+                model.fast, model.attention = fast, attention
             with torch.no_grad():
-                expected = reference.forward_intermediates(
-                    images, indices=list(layers), intermediates_only=True
-                )
                 for actual, feature in zip(backbone(images), expected, strict=True):
                     assert error(actual, feature) < 1e-4
-                assert error(classifier(images), reference(images)) < 1e-4
+                assert error(classifier(images), logits) < 1e-4

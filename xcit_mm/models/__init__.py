@@ -1,4 +1,4 @@
-"""The network, one idea a file, each readable next to the paper."""
+"""The network, one idea per file, each readable next to the paper."""
 
 from .classifier import XCiTClassifier
 from .layer_decay import XCiTLayerDecayOptimWrapperConstructor

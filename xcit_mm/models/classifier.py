@@ -7,7 +7,8 @@ from mmengine.model.weight_init import trunc_normal_
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .blocks import LAYER_NORM_EPS, ClassAttentionLayer
+from .layers import ClassAttentionLayer
+from .layers.xcit_layer import LAYER_NORM_EPS
 from .trunk import XCiTTrunk
 from .variants import resolve_variant
 
@@ -25,8 +26,8 @@ class XCiTClassifier(XCiTTrunk):
             the output is the normalised class token. Defaults to 1000.
         **trunk: The arguments of :class:`XCiT` that say nothing of features: ``in_channels``,
             ``mlp_ratio``, ``qkv_bias``, ``drop_path_rate``, ``layer_scale_init``, ``norm_cfg``,
-            ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention`` and
-            ``init_cfg``.
+            ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention``,
+            ``fast`` and ``init_cfg``.
     """
 
     def __init__(
@@ -39,18 +40,18 @@ class XCiTClassifier(XCiTTrunk):
         variant = resolve_variant(arch, patch_size)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f'num_classes must be an int of at least 0, not {num_classes!r}')
-        super().__init__(variant, patch_size, **trunk)
+        super().__init__(variant, patch_size=patch_size, **trunk)
         self.num_classes = num_classes
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dims))
         self.cls_layers = nn.ModuleList(
             ClassAttentionLayer(
                 self.embed_dims,
-                variant.num_heads,
-                self.mlp_ratio,
-                self.qkv_bias,
-                self.drop_path_rate,
-                self.layer_scale_init,
-                variant.tokens_norm,
+                num_heads=variant.num_heads,
+                mlp_ratio=self.mlp_ratio,
+                qkv_bias=self.qkv_bias,
+                drop_path_rate=self.drop_path_rate,
+                layer_scale_init=self.layer_scale_init,
+                tokens_norm=variant.tokens_norm,
             )
             for _ in range(NUM_CLASS_LAYERS)
         )

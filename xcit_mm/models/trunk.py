@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..weights.hook import translate_state_dict
-from .blocks import XCiTLayer
-from .precision import without_autocast
-from .recompute import RELEASE_INTERVAL, release
-from .stem import ConvPatchEmbed, SinusoidalPositionEncoding
+from .fast import FORMS, Execution, choose_execution
+from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 
 
@@ -23,6 +20,7 @@ class XCiTTrunk(BaseModule):
     def __init__(
         self,
         variant: Variant,
+        *,
         patch_size: int,
         in_channels: int = 3,
         mlp_ratio: float = 4,
@@ -35,6 +33,7 @@ class XCiTTrunk(BaseModule):
         with_cp: bool = False,
         recompute_ffn: bool = False,
         attention: str = 'auto',
+        fast: bool = True,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -43,6 +42,8 @@ class XCiTTrunk(BaseModule):
                 f'frozen_stages must be in -1...{variant.depth}, not {frozen_stages}: -1 freezes '
                 'nothing, 0 the stem, i the stem and the first i layers'
             )
+        if attention not in FORMS:
+            raise ValueError(f'attention must be one of {", ".join(FORMS)}, not {attention!r}')
         self.variant = variant
         self.embed_dims = variant.embed_dims
         self.mlp_ratio = mlp_ratio
@@ -54,43 +55,44 @@ class XCiTTrunk(BaseModule):
         self.drop_path_rate = _default(drop_path_rate, variant.drop_path_rate)
         self.layer_scale_init = _default(layer_scale_init, variant.layer_scale_init)
         self.with_cp = with_cp
+        self.recompute_ffn = recompute_ffn
+        self.attention = attention
+        self.fast = fast
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
             XCiTLayer(
                 self.embed_dims,
-                variant.num_heads,
-                mlp_ratio,
-                qkv_bias,
-                self.drop_path_rate,
-                self.layer_scale_init,
-                norm_cfg,
-                attention,
-                with_cp,
-                recompute_ffn,
+                num_heads=variant.num_heads,
+                mlp_ratio=mlp_ratio,
+                qkv_bias=qkv_bias,
+                drop_path_rate=self.drop_path_rate,
+                layer_scale_init=self.layer_scale_init,
+                norm_cfg=norm_cfg,
             )
             for _ in range(variant.depth)
         )
         self.register_load_state_dict_pre_hook(translate_state_dict)
         self._freeze_stages()
 
-    def trunk_outputs(self, images: Tensor) -> Iterator[tuple[Tensor, tuple[int, int]]]:
+    def trunk_outputs(
+        self, images: Tensor, execution: Execution | None = None
+    ) -> Iterator[tuple[Tensor, tuple[int, int]]]:
         """Yield the tokens (B, N, d) behind the stem and behind each layer, with their grid.
 
-        The grid is their height and width.
+        Where autograd is off, the next layer overwrites the tokens: copy what is kept.
 
-        Where autograd is off the tokens are overwritten by the next layer: copy what is kept.
+        Args:
+            images (Tensor): (B, C, H, W), at least one patch in size.
+            execution (Execution, optional): How the layers are run. Defaults to None, chosen for
+                the state of the network and of torch.
         """
         self._check_images(images)
-        x, grid = self.patch_embed(images)
-        with without_autocast(x):
-            # Autocast is for products: the sum over all layers stays as precise as the weights.
-            x = x.to(self.pos_embed.projection.weight.dtype) + self.pos_embed(*grid)
+        execution = execution or choose_execution(self)
+        x, grid = execution.embed(images)
         yield x, grid
-        for i, layer in enumerate(self.layers):
-            if self.with_cp and i % RELEASE_INTERVAL == 0:
-                x = release(x)
-            x = layer(x, grid, inplace=not torch.is_grad_enabled())
+        for index in range(len(self.layers)):
+            x = execution.run_layer(index, x, grid)
             yield x, grid
 
     def train(self, mode: bool = True) -> 'XCiTTrunk':

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .layout import tokens_to_map
+from .fast import choose_execution
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
 from .variants import resolve_out_indices, resolve_variant, translate_released
@@ -38,14 +37,18 @@ class XCiT(XCiTTrunk):
         norm_eval (bool): Whether BatchNorm keeps its statistics in training. Defaults to False.
         frozen_stages (int): 0 freezes the stem, i the stem and the first i layers. Defaults to
             -1, nothing.
-        with_cp (bool): Whether the layers are computed again in backward, to save memory. Defaults
-            to False.
-        recompute_ffn (bool): Whether the feed-forward's hidden layer alone is computed again in
-            backward, which is cheaper than ``with_cp``, of which it is a part. Defaults to False.
+        with_cp (bool): Whether backward computes the layers again, to save memory. On Linux freed
+            memory is also handed back to the system between layers. Defaults to False.
+        recompute_ffn (bool): Whether backward computes only the hidden layer of the feed-forward
+            network again, which is cheaper. ``with_cp`` includes it. Defaults to False.
         pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they
             have the stride ``patch_size``. Defaults to True.
-        attention (str): Form of the attention, ``token``, ``covariance`` or ``auto``, the cheaper
-            one. The result is the same. Defaults to ``auto``.
+        attention (str): Form in which the fast execution computes attention: ``token``,
+            ``covariance`` or ``auto``, the cheaper one. The result is the same. Defaults to
+            ``auto``.
+        fast (bool): Whether the layers may be run by :mod:`xcit_mm.models.fast`. If not, or if a
+            module was hooked, wrapped, replaced or is being traced, the plain modules run. The
+            result is the same. Defaults to True.
         init_cfg (dict or list[dict], optional): Initialization config. Defaults to None.
         **released: The backbone arguments of the authors' released configs (``embed_dim``,
             ``depth``, ``num_heads``, ``eta``, ...) in place of ``arch``.
@@ -77,6 +80,7 @@ class XCiT(XCiTTrunk):
         recompute_ffn: bool = False,
         pyramid: bool = True,
         attention: str = 'auto',
+        fast: bool = True,
         init_cfg: dict | list[dict] | None = None,
         **released: Any,
     ) -> None:
@@ -85,19 +89,20 @@ class XCiT(XCiTTrunk):
         out_indices = resolve_out_indices(out_indices, variant.depth, pyramid)
         super().__init__(
             variant,
-            patch_size,
-            in_channels,
-            mlp_ratio,
-            qkv_bias,
-            drop_path_rate,
-            layer_scale_init,
-            norm_cfg,
-            norm_eval,
-            frozen_stages,
-            with_cp,
-            recompute_ffn,
-            attention,
-            init_cfg,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            mlp_ratio=mlp_ratio,
+            qkv_bias=qkv_bias,
+            drop_path_rate=drop_path_rate,
+            layer_scale_init=layer_scale_init,
+            norm_cfg=norm_cfg,
+            norm_eval=norm_eval,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            recompute_ffn=recompute_ffn,
+            attention=attention,
+            fast=fast,
+            init_cfg=init_cfg,
         )
         self.out_indices = out_indices
         # Layers behind the last feature would have parameters without gradients.
@@ -116,14 +121,9 @@ class XCiT(XCiTTrunk):
             tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
             ``patch_size``.
         """
-        levels: list[Tensor] = []
-        for depth, (x, grid) in enumerate(self.trunk_outputs(images)):
+        execution = choose_execution(self)
+        kept: list[Tensor] = []
+        for depth, (x, grid) in enumerate(self.trunk_outputs(images, execution)):
             if depth - 1 in self.out_indices:
-                feature = tokens_to_map(x, grid)
-                # Rescaled at once: the next layer may overwrite the tokens, and a pooled level is
-                # all that need be kept of them.
-                level = self.pyramid.rescale(len(levels), feature) if self.pyramid else feature
-                is_copy = level is not feature
-                keep = torch.contiguous_format
-                levels.append(level.contiguous() if is_copy else level.clone(memory_format=keep))
-        return tuple(levels)
+                kept.append(execution.keep(len(kept), x, grid))
+        return execution.finish(kept)

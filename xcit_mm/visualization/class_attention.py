@@ -55,7 +55,8 @@ class ClassAttentionMaps:
         x = torch.cat([self.backbone.cls_token, tokens], dim=1)
         layers: Any = self.backbone.cls_layers
         for layer in layers:
-            attention = layer.attn.attention_map(layer.norm1(x))[0, :, 0, 1:]
+            queries, keys, _ = layer.attn.project(layer.norm1(x))
+            attention = layer.attn.attention_map(queries, keys)[0, :, 0, 1:]
             self.maps.append(attention.unflatten(1, grid).float().cpu().numpy())
             x = layer(x)
 

@@ -8,8 +8,9 @@ import torch
 from matplotlib.figure import FigureBase
 from torch import Tensor
 
+from ..models.fast.covariance import attention_from_statistics
+from ..models.fast.xca import chunked_statistics
 from ..models.trunk import XCiTTrunk
-from ..models.xca import attention_from_statistics
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalise, Preprocess
 from .layers import choose_layers
@@ -78,7 +79,7 @@ class CrossCovarianceMaps:
         if depth == len(self.backbone.layers):
             return
         layer: Any = self.backbone.layers[depth]
-        S, bias = layer.xca.chunked_statistics(tokens, layer.norm1)
+        S, bias = chunked_statistics(tokens, layer.xca, layer.norm1)
         attention = attention_from_statistics(S, layer.xca.qkv.weight, bias, layer.xca.temperature)
         self.entropy.append(relative_entropy(attention)[0].cpu().numpy())
         if depth in self.layers:

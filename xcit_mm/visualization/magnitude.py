@@ -1,7 +1,7 @@
 """Query and key magnitude (the paper's last figure).
 
-With queries and keys L2-normalised over the tokens, as in :mod:`xcit_mm.models.xca`, the norm of
-a token's query or key within a head says how much the token counts in the cross-covariance:
+With queries and keys L2-normalised over the tokens, as in :class:`xcit_mm.models.layers.XCA`, the
+norm of a token's query or key within a head says how much the token counts in the cross-covariance:
 
     ‖q̂_n‖² = Σ_i q_ni² / |q_i|²,    |q_i|² = Σ_n q_ni² = (W̄q S W̄qᵀ)_ii
 
@@ -16,10 +16,11 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.blocks import XCiTLayer
-from ..models.chunks import chunks
+from ..models.fast.chunks import chunks
+from ..models.fast.covariance import query_key_norms
+from ..models.fast.xca import chunked_statistics
+from ..models.layers import XCiTLayer
 from ..models.trunk import XCiTTrunk
-from ..models.xca import query_key_norms
 from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
 from .images import Normalise, Preprocess
 from .layers import choose_layers
@@ -64,7 +65,7 @@ def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
         tokens (Tensor): What goes into it, (1, N, d).
     """
     xca, dims = layer.xca, layer.xca.embed_dims
-    S, shifted_bias = xca.chunked_statistics(tokens, layer.norm1)
+    S, shifted_bias = chunked_statistics(tokens, xca, layer.norm1)
     norms = query_key_norms(S, xca.qkv.weight, shifted_bias)[0]
     weight = xca.qkv.weight[: 2 * dims]
     bias = None if xca.qkv.bias is None else xca.qkv.bias[: 2 * dims]

@@ -8,7 +8,8 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.layout import tokens_to_map
+from ..models.fast.layout import tokens_to_map
+from ..models.fast.pyramid import rescale_over_strips
 from ..models.pyramid import STRIDES
 from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
@@ -160,8 +161,9 @@ class PyramidFeatures:
             return
         features, stride = tokens_to_map(tokens, grid), self.backbone.patch_size
         if self.backbone.pyramid is not None:
-            stride = STRIDES[len(self.levels)]
-            features = self.backbone.pyramid.rescale(len(self.levels), features)
+            index = len(self.levels)
+            stride = STRIDES[index]
+            features = rescale_over_strips(self.backbone.pyramid.levels[index], features)
         features = features[0]
         if stride < self.backbone.patch_size:
             subtract_fixed_pattern(features, self.backbone.patch_size // stride)

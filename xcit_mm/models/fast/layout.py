@@ -1,8 +1,9 @@
 """Tokens (B, N, d) and maps (B, d, H, W): the same numbers in memory when a map is channels-last.
 
-So going from one to the other costs nothing, forward. Backward, a gradient comes in whatever layout
-the kernel behind it prefers, and in the wrong one the kernels in front of it take slow paths. The
-two functions here hand every gradient on in the layout of the side that it enters.
+So going from one to the other costs nothing in the forward pass. In the backward pass a gradient
+comes in whatever layout the kernel behind it prefers, and in the wrong one the kernels in front of
+it take slow paths. The two functions here hand every gradient on in the layout of the side that it
+enters.
 """
 
 import torch
@@ -17,14 +18,14 @@ def tokens_to_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         tokens (Tensor): The tokens.
         grid (tuple[int, int]): Height and width of their grid.
     """
-    if torch.is_grad_enabled() and tokens.requires_grad and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and tokens.requires_grad:
         return _TokensToMap.apply(tokens, grid)
     return _as_map(tokens, grid)
 
 
 def map_to_tokens(feature_map: Tensor) -> Tensor:
     """Turn a map (B, d, H, W) of any layout into contiguous tokens (B, N, d)."""
-    if torch.is_grad_enabled() and feature_map.requires_grad and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and feature_map.requires_grad:
         return _MapToTokens.apply(feature_map)
     return _as_tokens(feature_map)
 

@@ -1,0 +1,198 @@
+"""The fast executions are used where nothing was changed, and the plain modules where it was."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize, prune
+
+from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.models.fast.execution import Inference, Plain, Training, choose_execution
+from xcit_mm.models.layers import XCA
+
+from ..cases import TINY, randomise
+from ..rounding import relative_error
+
+ARCH = TINY['2 layers']
+
+
+def backbone(**options):
+    model = XCiT(ARCH, 16, out_indices=(0, 1), **options)
+    randomise(model)
+    return model
+
+
+@pytest.mark.parametrize('build', [backbone, lambda: XCiTClassifier(ARCH, num_classes=3)])
+def test_training_and_inference_are_fast(build):
+    model = build().train()
+    assert isinstance(choose_execution(model), Training)
+    with torch.no_grad():
+        assert isinstance(choose_execution(model), Training)  # stochastic depth, statistics
+        assert isinstance(choose_execution(model.eval()), Inference)
+    assert isinstance(choose_execution(model), Training)
+    model.fast = False
+    assert isinstance(choose_execution(model), Plain)
+
+
+def hook_a_leaf(model):
+    model.layers[0].xca.qkv.register_forward_hook(lambda *_: None)
+
+
+def hook_before(model):
+    model.layers[1].register_forward_pre_hook(lambda *_: None)
+
+
+def hook_backward(model):
+    model.pyramid.levels[0].register_full_backward_hook(lambda *_: None)
+
+
+def parametrise(model):
+    parametrize.register_parametrization(model.layers[0].ffn.fc1, 'weight', nn.Identity())
+
+
+def prune_a_weight(model):
+    prune.identity(model.layers[0].lpi.conv1, 'weight')
+
+
+def replace_a_layer(model):
+    class Wrapped(nn.Linear):
+        pass
+
+    model.layers[0].ffn.fc2 = Wrapped(64, 16)
+
+
+def replace_attention(model):
+    class Mine(XCA):
+        pass
+
+    model.layers[0].xca = Mine(16, 2)
+
+
+def patch_forward(model):
+    norm = model.layers[0].norm1
+    norm.forward = copy.copy(norm.forward)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        hook_a_leaf,
+        hook_before,
+        hook_backward,
+        parametrise,
+        prune_a_weight,
+        replace_a_layer,
+        replace_attention,
+        patch_forward,
+    ],
+)
+def test_a_changed_module_is_called(change):
+    model = backbone().eval()
+    change(model)
+    assert isinstance(choose_execution(model), Plain)
+    with torch.no_grad():
+        assert isinstance(choose_execution(model), Plain)
+
+
+def test_a_hook_that_was_removed_does_not_slow_the_network_down():
+    model = backbone().eval()
+    model.layers[0].register_forward_hook(lambda *_: None).remove()
+    assert not isinstance(choose_execution(model), Plain)
+
+
+def test_every_module_calls_its_hooks_and_results_are_the_same():
+    model = backbone(drop_path_rate=0.0).eval()
+    images = torch.randn(2, 3, 64, 48)
+    with torch.no_grad():
+        expected = model(images)
+    called = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList):
+            module.register_forward_hook(lambda *_, name=name: called.add(name))
+    with torch.no_grad():
+        actual = model(images)
+    names = {n for n, m in model.named_modules() if not isinstance(m, nn.ModuleList)}
+    assert called == names
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_hook_keeps_is_never_overwritten():
+    model = backbone().eval()
+    kept = []
+    model.layers[0].register_forward_hook(lambda module, inputs, output: kept.append(output))
+    with torch.no_grad():
+        model(torch.randn(1, 3, 64, 64))
+        (first,) = kept
+        copy_of_first = first.clone()
+        model(torch.randn(1, 3, 64, 64))
+    assert torch.equal(first, copy_of_first) and len(kept) == 2
+
+
+def test_hooks_for_all_modules_see_all_modules():
+    model = backbone().eval()
+    seen = set()
+    handle = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.add(m))
+    try:
+        with torch.no_grad():
+            model(torch.randn(1, 3, 64, 64))
+    finally:
+        handle.remove()
+    assert {m for m in model.modules() if not isinstance(m, nn.ModuleList)} == seen
+
+
+def test_a_tracer_sees_the_plain_network():
+    model = backbone().eval()
+    images = torch.randn(2, 3, 64, 64)
+    expected = model(images)
+    traced = torch.jit.trace(model, images)
+    for a, b in zip(traced(images), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_transforms_of_torch_func():
+    model = backbone(norm_eval=True, drop_path_rate=0.0).double().eval()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, image):
+        levels = torch.func.functional_call(model, parameters, (image[None],))
+        return sum(level.square().mean() for level in levels)
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, images)
+    sum(loss(parameters, image) for image in images).backward()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(per_sample[name].sum(0), parameter.grad)
+
+
+@pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
+@pytest.mark.parametrize('fast', [True, False])
+def test_a_graph_can_be_used_twice(fast, options):
+    model = backbone(fast=fast, **options).double().train()
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    torch.manual_seed(3)
+    levels = model(images)
+    sum(level.square().mean() for level in levels).backward(retain_graph=True)
+    once = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for level in levels:
+        level.square().mean().backward(retain_graph=True)
+    for p, expected in zip(model.parameters(), once, strict=True):
+        torch.testing.assert_close(p.grad, expected)
+    for buffer in (m.num_batches_tracked for m in model.modules() if hasattr(m, 'momentum')):
+        assert buffer == 1
+
+
+@pytest.mark.parametrize(
+    'arch, patch_size, size', [('s12', 16, (512, 672)), ('t12', 8, (333, 500))]
+)
+def test_whole_backbone_agrees_at_real_sizes(arch, patch_size, size):
+    model = XCiT(arch, patch_size, fast=False).eval()
+    images = torch.randn(1, 3, *size)
+    with torch.no_grad():
+        expected = model(images)
+        model.fast = True
+        for model.attention in ('token', 'covariance'):
+            for a, b in zip(model(images), expected, strict=True):
+                assert relative_error(a, b) < 1e-5

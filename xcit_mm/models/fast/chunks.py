@@ -1,0 +1,59 @@
+"""Work on pieces that fit the processor's cache.
+
+A tensor over all tokens of a large image is larger than any cache, and fresh memory for it costs
+page faults on top. Over chunks of tokens, or strips of rows, the same work stays in the cache.
+"""
+
+import torch
+from torch import Tensor
+
+# Elements of the widest tensor of a chunk: 4 MB of float32 stay in a CPU's cache, while a GPU needs
+# work for all of its cores.
+CHUNK_ELEMENTS = {'cpu': 2**20}
+CHUNK_ELEMENTS_OTHER = 2**26
+# Fewer tokens would make thin products; fewer rows would spend more on the rows beyond a strip.
+MIN_TOKENS = 64
+MIN_ROWS = 8
+
+
+def chunks(tokens: Tensor, width: int) -> list[slice]:
+    """Slices of the first dimension of tokens.
+
+    Args:
+        tokens (Tensor): (N, d).
+        width (int): Width of the widest tensor that is computed from them.
+    """
+    length = _piece_length(len(tokens), width, tokens.device, MIN_TOKENS)
+    return [slice(start, start + length) for start in range(0, len(tokens), length)]
+
+
+def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, int]]:
+    """First and last row, exclusive, of each strip of a map.
+
+    Args:
+        num_rows (int): Rows of the map.
+        width (int): Elements that one row has in the widest tensor computed from it.
+        device (torch.device): Where the work is done.
+    """
+    length = _piece_length(num_rows, width, device, MIN_ROWS)
+    starts = range(0, num_rows, length)
+    return [(start, min(start + length, num_rows)) for start in starts]
+
+
+def _piece_length(total: int, width: int, device: torch.device, minimum: int) -> int:
+    """The length of all pieces but the last.
+
+    Pieces are as equal as one length allows, so that the last one is seldom a thin product.
+    """
+    elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
+    longest = max(minimum, elements // max(width, 1))  # an empty batch has no width
+    count = max(-(-total // longest), 1)
+    return max(-(-total // count), 1)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total += left @ right``, summed in the precision of the total."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

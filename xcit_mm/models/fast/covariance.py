@@ -1,0 +1,159 @@
+"""Cross-covariance attention without queries, keys or values: the covariance form.
+
+XCA sees the tokens X only through their second-order statistics. With a column of ones that carries
+the biases, ``X̄ = [X, 1]``, ``S = X̄ᵀ X̄``, and ``W̄q, W̄k, W̄v`` the projection weights with their
+biases as last column,
+
+    Qᵀ K = W̄q S W̄kᵀ,   |q_i|² = (W̄q S W̄qᵀ)_ii,   |k_j|² = (W̄k S W̄kᵀ)_jj,
+
+and the output is one linear map of the tokens. That is two products of N·d² instead of 4 + 2/h, and
+no queries, keys or values are ever stored. ``S`` adds up over chunks of tokens, tiles of an image
+and machines.
+
+Any token can serve as the origin: replacing ``X`` by ``X - r`` and ``b`` by ``W r + b`` gives the
+same result, and the same gradients with r held fixed. We take the first token, so that tokens that
+hardly differ give small sums, not differences of large ones.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..layers import XCA
+from .precision import at_least_float32, without_autocast
+
+# The norm below which a channel counts as zero, as in F.normalize; squared where squares are
+# compared.
+EPS = 1e-12
+
+
+def shift_origin(xca: XCA, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Make the first token the origin.
+
+    Args:
+        xca (XCA): Has the projection.
+        tokens (Tensor): Normalised tokens (B, N, d).
+
+    Returns:
+        tuple[Tensor, Tensor]: The shifted tokens, and the biases (B, 3 d) that go with them.
+    """
+    origin = tokens[:, :1].detach()
+    with without_autocast(tokens):
+        dtype = xca.qkv.weight.dtype
+        return tokens - origin, F.linear(origin[:, 0].to(dtype), xca.qkv.weight, xca.qkv.bias)
+
+
+def statistics(tokens: Tensor) -> Tensor:
+    """``S = X̄ᵀ X̄`` of tokens X (B, N, d) with a column of ones appended: (B, d + 1, d + 1).
+
+    In float32 at least: a sum over N tokens leaves float16's range.
+    """
+    with without_autocast(tokens):
+        tokens = at_least_float32(tokens)
+        return assemble(SecondMoment.apply(tokens), tokens.sum(1), tokens.shape[1])
+
+
+class SecondMoment(torch.autograd.Function):
+    """``XᵀX``, whose backward is one product with the symmetric part of the gradient, not two."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        return tokens.mT @ tokens
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
+        (tokens,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return tokens @ (grad + grad.mT)
+
+
+def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
+    """``S`` from ``XᵀX`` (B, d, d), the sum of the tokens (B, d) and their number."""
+    column = first_moment[..., None]
+    corner = column.new_full((len(column), 1, 1), count)
+    upper = torch.cat([second_moment, column], dim=2)
+    return torch.cat([upper, torch.cat([column.mT, corner], dim=2)], dim=1)
+
+
+def attention_from_statistics(
+    S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None, temperature: Tensor
+) -> Tensor:
+    """The attention map A (B, h, d/h, d/h) from the statistics of the tokens.
+
+    Args:
+        S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
+        temperature (Tensor): 1/τ, one per head, (h, 1, 1).
+    """
+    with without_autocast(S):
+        dims, num_heads = qkv_weight.shape[1], temperature.shape[0]
+        to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * dims]
+        to_qk_S = to_qk @ S
+        squares = (to_qk_S * to_qk).sum(-1)
+        query_squares, key_squares = squares.unflatten(1, (2, num_heads, -1)).unbind(1)
+        queries_S = to_qk_S[:, :dims].unflatten(1, (num_heads, -1))
+        to_keys = to_qk[:, dims:].unflatten(1, (num_heads, -1))
+        return scaled_softmax(queries_S @ to_keys.mT, query_squares, key_squares, temperature)
+
+
+def query_key_norms(S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None) -> Tensor:
+    """``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d), from their statistics.
+
+    Args:
+        S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
+    """
+    to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * qkv_weight.shape[1]]
+    return (to_qk @ S * to_qk).sum(-1).clamp_min(EPS**2).sqrt()
+
+
+def scaled_softmax(
+    products: Tensor, query_squares: Tensor, key_squares: Tensor, temperature: Tensor
+) -> Tensor:
+    """Softmax of the cosines between queries and keys, times the temperature."""
+    query_scale = query_squares.clamp_min(EPS**2).rsqrt()
+    key_scale = key_squares.clamp_min(EPS**2).rsqrt()
+    cosines = products * query_scale[..., :, None] * key_scale[..., None, :]
+    return (cosines * temperature.to(products.dtype)).softmax(-1)
+
+
+def linear_map(
+    attention: Tensor,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor | None,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Values, attention and projection as one linear map of the tokens.
+
+    Args:
+        attention (Tensor): The map A, (B, h, d/h, d/h).
+        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
+        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
+        proj_weight (Tensor): Weight of the output projection, (d, d).
+        proj_bias (Tensor): Its bias, (d).
+
+    Returns:
+        tuple[Tensor, Tensor]: Weight (B, d, d) and bias (B, d).
+    """
+    with without_autocast(attention):
+        dtype = attention.dtype
+        to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3, dim=1)[2]
+        weight = attend_then_project(attention, proj_weight.to(dtype)) @ to_values
+        return weight[..., :-1], weight[..., -1] + proj_bias.to(dtype)
+
+
+def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:
+    """``Wp · blockdiag(A)``: (B, d, d)."""
+    per_head = proj_weight.unflatten(1, (attention.shape[1], -1)).transpose(0, 1)
+    return (per_head @ attention).transpose(1, 2).flatten(2)
+
+
+def _with_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Append the bias, or zeros, to a weight as its last column: (1 or B, rows, d + 1)."""
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    bias = bias.to(weight.dtype).view(-1, weight.shape[0], 1)
+    return torch.cat([weight.expand(len(bias), -1, -1), bias], dim=2)

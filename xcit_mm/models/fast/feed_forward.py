@@ -1,0 +1,162 @@
+"""Runs the feed-forward branch over chunks of tokens.
+
+Its hidden layer is four times as wide as the tokens and would be the largest tensor of a layer.
+Over chunks of tokens only a piece of it exists at a time, small enough for the processor's cache.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from ..layers import FeedForward
+from .chunks import add_product, chunks
+from .operators import gelu_, gelu_backward, layer_norm_backward, layer_norm_statistics
+from .precision import autocast_dtype, without_autocast
+
+
+def feed_forward_residual(
+    x: Tensor,
+    ffn: FeedForward,
+    norm: nn.LayerNorm,
+    gamma: Tensor,
+    scale: Tensor | None = None,
+    recompute: bool = False,
+) -> Tensor:
+    """``x + scale · γ · FFN(LN(x))``, for training.
+
+    Args:
+        x (Tensor): Tokens (B, N, d).
+        ffn (FeedForward): The network.
+        norm (nn.LayerNorm): The LayerNorm in front.
+        gamma (Tensor): LayerScale (d), folded into the last linear layer.
+        scale (Tensor, optional): Factor of stochastic depth, one per sample (B, 1, 1). Defaults to
+            None.
+        recompute (bool): Whether backward computes the hidden layer again, chunk by chunk, instead
+            of keeping it: one more product of N·4d² out of 33, and 4 N·d floats less per layer.
+            Defaults to False.
+    """
+    dtype = autocast_dtype(x) or x.dtype
+    with without_autocast(x):
+        weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
+        weight2 = (gamma[:, None] * ffn.fc2.weight).to(dtype)
+        bias2 = (gamma * ffn.fc2.bias).to(dtype)
+        scale = None if scale is None else scale.expand(-1, x.shape[1], 1).reshape(-1, 1)
+        out = _ChunkedFeedForward.apply(
+            x.flatten(0, 1),
+            scale,
+            norm.weight,
+            norm.bias,
+            weight1,
+            bias1,
+            weight2,
+            bias2,
+            norm.eps,
+            recompute,
+        )
+        return out.view_as(x)
+
+
+def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Tensor) -> None:
+    """``x += γ · FFN(LN(x))`` in place, for inference; see :func:`feed_forward_residual`."""
+    dtype = autocast_dtype(x) or x.dtype
+    with without_autocast(x):
+        tokens = x.flatten(0, 1)
+        weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
+        weight2, bias2 = ffn.fc2.weight.to(dtype), ffn.fc2.bias.to(dtype)
+        # Folding gamma into the weight pays only where there are more tokens than columns.
+        fold = len(tokens) > len(weight1)
+        if fold:
+            weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
+        for chunk in chunks(tokens, len(weight1)):
+            hidden = gelu_(F.linear(norm(tokens[chunk]).to(dtype), weight1, bias1))
+            if fold:
+                add_product(tokens[chunk], hidden, weight2.t())
+                tokens[chunk] += bias2
+            else:
+                tokens[chunk] += F.linear(hidden, weight2, bias2) * gamma
+
+
+class _ChunkedFeedForward(torch.autograd.Function):
+    """The residual branch with its backward written out.
+
+    It keeps x and, unless it recomputes, the hidden layer. Backward computes LayerNorm and GELU
+    again: both are cheap next to the products.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor | None,
+        norm_weight: Tensor,
+        norm_bias: Tensor,
+        weight1: Tensor,
+        bias1: Tensor,
+        weight2: Tensor,
+        bias2: Tensor,
+        eps: float,
+        recompute: bool,
+    ) -> Tensor:
+        out = torch.empty_like(x)
+        hidden = None if recompute else x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
+        for chunk in chunks(x, len(weight1)):
+            normed = F.layer_norm(x[chunk], norm_weight.shape, norm_weight, norm_bias, eps)
+            kept = None if hidden is None else hidden[chunk]
+            piece = torch.addmm(bias1, normed.to(weight1.dtype), weight1.t(), out=kept)
+            branch = torch.addmm(bias2, F.gelu(piece), weight2.t())
+            if scale is not None:
+                branch = branch * scale[chunk]
+            torch.add(x[chunk], branch, out=out[chunk])
+        ctx.eps = eps
+        ctx.save_for_backward(
+            x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden
+        )
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden = ctx.saved_tensors
+        dtype = weight1.dtype
+        grad_x = torch.empty_like(x)
+        grad_norm_weight, grad_norm_bias = _zeros(norm_weight), _zeros(norm_bias)
+        grad_weight1, grad_bias1 = _zeros(weight1), _zeros(bias1)
+        grad_weight2, grad_bias2 = _zeros(weight2), _zeros(bias2)
+        for chunk in chunks(x, len(weight1)):
+            normed, mean, rstd = layer_norm_statistics(x[chunk], norm_weight, norm_bias, ctx.eps)
+            normed = normed.to(dtype)
+            piece = torch.addmm(bias1, normed, weight1.t()) if hidden is None else hidden[chunk]
+            grad_branch = grad[chunk] if scale is None else grad[chunk] * scale[chunk]
+            grad_branch = grad_branch.to(dtype)
+            add_product(grad_weight2, grad_branch.t(), F.gelu(piece))
+            grad_bias2 += grad_branch.sum(0)
+            grad_piece = gelu_backward(grad_branch @ weight2, piece)
+            add_product(grad_weight1, grad_piece.t(), normed)
+            grad_bias1 += grad_piece.sum(0)
+            grad_normed = (grad_piece @ weight1).to(x.dtype)
+            grad_chunk, of_norm_weight, of_norm_bias = layer_norm_backward(
+                grad_normed, x[chunk], mean, rstd, norm_weight, norm_bias
+            )
+            grad_norm_weight += of_norm_weight
+            grad_norm_bias += of_norm_bias
+            torch.add(grad[chunk], grad_chunk, out=grad_x[chunk])
+        return (
+            grad_x,
+            None,
+            grad_norm_weight.to(norm_weight.dtype),
+            grad_norm_bias.to(norm_bias.dtype),
+            grad_weight1.to(dtype),
+            grad_bias1.to(dtype),
+            grad_weight2.to(dtype),
+            grad_bias2.to(dtype),
+            None,
+            None,
+        )
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros for a sum over chunks: in float32 at least, whatever the products are computed in."""
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

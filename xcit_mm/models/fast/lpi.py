@@ -1,0 +1,73 @@
+"""Runs local patch interaction.
+
+Tokens in memory are a channels-last map, in which depth-wise convolution needs no transpose.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers import LPI
+from .chunks import strips
+from .layout import map_to_tokens, tokens_to_map
+from .operators import gelu_
+from .recompute import recomputed
+from .stem import has_fixed_statistics
+
+
+def scaled_lpi(lpi: LPI, tokens: Tensor, grid: tuple[int, int], gamma: Tensor) -> Tensor:
+    """``γ · LPI(x)`` with LayerScale folded into the second convolution.
+
+    Args:
+        lpi (LPI): The layer.
+        tokens (Tensor): Normalised tokens (B, N, d).
+        grid (tuple[int, int]): Height and width of their grid.
+        gamma (Tensor): LayerScale (d).
+    """
+
+    def second_half(x: Tensor, gamma: Tensor) -> Tensor:
+        return F.conv2d(lpi.norm(F.gelu(x)), *_scaled(lpi, gamma), padding=1, groups=len(gamma))
+
+    x = lpi.conv1(tokens_to_map(tokens, grid))
+    # What is between the convolutions is cheap, and would be two maps to keep.
+    return map_to_tokens(recomputed(lpi.norm, second_half, x, gamma))
+
+
+def add_lpi(x: Tensor, lpi: LPI, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor) -> None:
+    """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.
+
+    The two convolutions of a strip reach two rows beyond it on either side. The rows above have
+    been overwritten by then, so copies of them are kept.
+
+    Args:
+        x (Tensor): Tokens (B, N, d).
+        lpi (LPI): The layer.
+        grid (tuple[int, int]): Height and width of the tokens' grid.
+        norm (nn.LayerNorm): The LayerNorm in front.
+        gamma (Tensor): LayerScale (d).
+    """
+    if not has_fixed_statistics(lpi.norm):
+        x.add_(scaled_lpi(lpi, norm(x), grid, gamma))
+        return
+    height, width = grid
+    rows = x.view(len(x), height, width, x.shape[2])
+    weight, bias = _scaled(lpi, gamma)
+    above = rows[:, :0]
+    for start, stop in strips(height, len(x) * width * x.shape[2], x.device):
+        piece = torch.cat([above, rows[:, start : stop + 2]], dim=1)
+        first = start - above.shape[1]
+        above = piece[:, max(stop - 2 - first, 0) : stop - first].clone()
+        y = lpi.conv1(norm(piece).permute(0, 3, 1, 2))
+        # A row at a cut lacks a neighbour: it is wrong, and not needed.
+        begin, end = max(start - 1, 0), min(stop + 1, height)
+        y = lpi.norm(gelu_(y[:, :, begin - first : end - first]))
+        y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))
+        rows[:, start:stop] += y[:, :, start - begin : stop - begin].permute(0, 2, 3, 1)
+
+
+def _scaled(lpi: LPI, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the second convolution, times LayerScale."""
+    bias = cast(Tensor, lpi.conv2.bias)
+    return gamma[:, None, None, None] * lpi.conv2.weight, gamma * bias

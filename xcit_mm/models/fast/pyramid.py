@@ -1,0 +1,30 @@
+"""Runs a level of the pyramid."""
+
+from torch import Tensor, nn
+
+from .chunks import strips
+
+
+def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
+    """A level of the pyramid from a map (B, d, H, W), for inference.
+
+    The windows of its transposed convolutions do not overlap, so strips of rows are independent.
+    They spare the convolution a second copy of the network's largest output.
+    """
+    for module in level.children():
+        x = _upsample(module, x) if isinstance(module, nn.ConvTranspose2d) else module(x)
+    return x
+
+
+def _upsample(conv: nn.ConvTranspose2d, x: Tensor) -> Tensor:
+    batch, dims, height, width = x.shape
+    pieces = strips(height, 4 * batch * dims * width, x.device)
+    if len(pieces) == 1:
+        return conv(x)
+    out = x.new_empty(0)
+    for start, stop in pieces:
+        rows = conv(x[:, :, start:stop])
+        if start == 0:
+            out = rows.new_empty(batch, dims, 2 * height, 2 * width)
+        out[:, :, 2 * start : 2 * stop] = rows
+    return out

@@ -1,0 +1,117 @@
+"""Runs the stem: patch projection and position encoding."""
+
+import itertools
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..layers import ConvNorm, ConvPatchEmbed, SinusoidalPositionEncoding
+from .chunks import strips
+from .layout import map_to_tokens
+from .operators import gelu_
+from .precision import without_autocast
+from .recompute import recomputed
+
+
+def embed_for_training(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """Tokens (B, N, d) and their grid; keeps one map between two convolutions, not three."""
+    layers = cast(list[ConvNorm], list(stem.layers))
+    x = layers[0].conv(images)
+    for layer, following in itertools.pairwise(layers):
+        # What is between the convolutions is cheap, and would be two large maps to keep.
+        x = recomputed(layer.norm, _norm_gelu_conv, x, layer.norm, following.conv)
+    x = layers[-1].norm(x)
+    return map_to_tokens(x), (x.shape[2], x.shape[3])
+
+
+def _norm_gelu_conv(x: Tensor, norm: nn.Module, conv: nn.Module) -> Tensor:
+    return conv(F.gelu(norm(x)))
+
+
+def embed_over_strips(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """Tokens (B, N, d) and their grid, for inference with fixed BatchNorm statistics.
+
+    The first maps are the network's largest, and never exist as a whole.
+    """
+    layers = cast(list[ConvNorm], list(stem.layers))
+    if not all(has_fixed_statistics(layer.norm) for layer in layers):
+        return embed_for_training(stem, images)
+    kernels = [_folded(layer) for layer in layers]
+    heights = [images.shape[2]]
+    for _ in kernels:
+        heights.append(-(-heights[-1] // 2))
+    width = -(-images.shape[3] // 2 ** len(kernels))
+    images = images.contiguous(memory_format=torch.channels_last)
+    # One row of tokens comes from 2^(n-1) rows of the first, widest map.
+    per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
+    tokens = torch.empty(0)
+    for start, stop in strips(heights[-1], per_row, images.device):
+        x = _strip(images, kernels, heights, start, stop).permute(0, 2, 3, 1)
+        if start == 0:
+            tokens = x.new_empty(len(images), heights[-1], width, stem.embed_dims)
+        tokens[:, start:stop] = x
+    return tokens.flatten(1, 2), (heights[-1], width)
+
+
+def has_fixed_statistics(norm: nn.Module) -> bool:
+    """Whether a norm layer is a BatchNorm that does the same to every pixel of every image."""
+    return (
+        isinstance(norm, _BatchNorm)
+        and not norm.training
+        and norm.running_var is not None
+        and norm.affine
+    )
+
+
+def _folded(layer: ConvNorm) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the one convolution that a ConvNorm is with fixed statistics."""
+    norm = layer.norm
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    weight = layer.conv.weight * scale[:, None, None, None]
+    return weight, norm.bias - norm.running_mean * scale
+
+
+def _strip(
+    images: Tensor, kernels: list[tuple[Tensor, Tensor]], heights: list[int], start: int, stop: int
+) -> Tensor:
+    """Rows start...stop of the last map, from the rows of each map that they depend on."""
+    ranges = [(start, stop)]
+    for height in reversed(heights[:-1]):
+        low, high = ranges[0]
+        ranges.insert(0, (max(2 * low - 1, 0), min(2 * high, height)))
+    low, high = ranges[0]
+    x = images[:, :, low:high]
+    for i, (weight, bias) in enumerate(kernels):
+        # Rows beyond the image are zeros; rows beyond the strip are there.
+        low, high = ranges[i + 1]
+        top, bottom = max(1 - 2 * low, 0), max(2 * high - heights[i], 0)
+        if top or bottom:
+            x = F.pad(x, (0, 0, top, bottom))
+        x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
+        if i + 1 < len(kernels):
+            x = gelu_(x)
+    return x
+
+
+def add_positions(x: Tensor, encoding: SinusoidalPositionEncoding, grid: tuple[int, int]) -> Tensor:
+    """Tokens plus the encoding of their positions, in the precision of the weights.
+
+    The encoding of a token is the sum of a term of its row and a term of its column, so each is
+    projected alone and the sum taken over the grid. Autocast is for products: the residual stream
+    stays as precise as the weights.
+
+    Args:
+        x (Tensor): Tokens (B, N, d).
+        encoding (SinusoidalPositionEncoding): The encoding.
+        grid (tuple[int, int]): Height and width of the tokens' grid.
+    """
+    height, width = grid
+    with without_autocast(x):
+        weight = encoding.projection.weight.flatten(1)
+        for_rows, for_columns = weight.split(encoding.dims_per_axis, dim=1)
+        rows = F.linear(encoding.encode_axis(height), for_rows)
+        columns = F.linear(encoding.encode_axis(width), for_columns, encoding.projection.bias)
+        return x.to(weight.dtype) + (rows[:, None] + columns).flatten(0, 1)

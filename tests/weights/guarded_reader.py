@@ -22,6 +22,7 @@ from mmengine.runner import CheckpointLoader, load_checkpoint
 
 from xcit_mm.engine.runner import GuardedRunner
 from xcit_mm.models import XCiT
+from xcit_mm.weights import use_strict_reader
 
 SPARE = 2**30
 
@@ -112,6 +113,7 @@ def main(command, *arguments):
 
 
 if __name__ == '__main__':
+    use_strict_reader()
     at_start = peak_memory()
     main(*sys.argv[1:])
     print(json.dumps({'memory': peak_memory() - at_start}))

@@ -15,6 +15,8 @@ from mmengine.runner import Runner, load_checkpoint
 from xcit_mm.weights import CheckpointError
 from xcit_mm.weights.sources import load_from_file
 
+pytestmark = pytest.mark.usefixtures('strict_reader')
+
 
 class Model(BaseModel):
     def __init__(self):

@@ -20,6 +20,8 @@ from xcit_mm.weights.sources import (
     cached_path,
 )
 
+pytestmark = pytest.mark.usefixtures('strict_reader')
+
 
 class Server(http.server.BaseHTTPRequestHandler):
     files: dict = {}
@@ -110,7 +112,7 @@ def test_a_wrong_file_in_the_cache_is_refused_and_removed(server, tmp_path):
     url = f'{server.url}/w-00000000.pth'
     cached_path(url).parent.mkdir(parents=True)
     cached_path(url).write_bytes(checkpoint_bytes(tmp_path))
-    with pytest.raises(DownloadError, match='It was removed'):
+    with pytest.raises(DownloadError, match='It was deleted'):
         CheckpointLoader.load_checkpoint(url, 'cpu')
     assert not cached_path(url).exists() and server.requests == []
 
@@ -147,7 +149,7 @@ def test_addresses_that_mmengine_finds_are_read_by_us_too(server, tmp_path, monk
 
 
 def test_no_such_file_says_what_to_do(server):
-    with pytest.raises(DownloadError, match='Fetch it by other means'):
+    with pytest.raises(DownloadError, match='Download it by other means'):
         download(f'{server.url}/none.pth')
 
 

@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_message(small_data, 
     assert run.returncode == 2, printed[-3000:]
     error = printed[printed.index('\nerror: ') :]
     assert f'{work_dir}/iter_3.pth could not be written: No space left on device' in error
-    assert f'The last checkpoint, {work_dir}/iter_2.pth, is whole' in error
+    assert f'The last checkpoint, {work_dir}/iter_2.pth, is complete' in error
     assert 'Traceback' not in printed
     assert (tmp_path / 'full' / 'last_checkpoint').read_text() == f'{work_dir}/iter_2.pth'
     assert runs.load(tmp_path / 'full' / 'iter_2.pth')['meta']['iter'] == 2

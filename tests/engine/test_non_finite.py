@@ -136,7 +136,7 @@ def test_the_parameter_and_its_group_are_named(optim, tmp_path):
         )
     (group,) = report(tmp_path, 2)['parameter_groups']
     assert group['lr'] == 0.005
-    assert group['parameters'] == [dict(name='extra', non_finite=3, of=3)]
+    assert group['parameters'] == [dict(name='extra', gradient_norm='nan')]
     assert report(tmp_path, 2)['losses']['loss'] < 1000  # finite
 
 

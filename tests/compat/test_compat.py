@@ -132,7 +132,7 @@ def test_a_checkpoint_that_calls_a_function_is_refused_and_nothing_is_called(
     assert not witness.exists()
     if name == 'function':
         assert isinstance(raised.value, UnsafeCheckpointError)
-        assert 'Nothing of it was run' in str(raised.value)
+        assert 'Nothing in it was run' in str(raised.value)
 
 
 def test_allow_list_has_no_function_that_could_reach_code():

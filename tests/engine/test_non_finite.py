@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -188,6 +191,63 @@ def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path)
         run(tmp_path / 'b', data, NonFiniteHook(1), wrapper=amp(4.0))
     with pytest.raises(NonFiniteError, match=r'Iteration 2 .* losses loss'):
         run(tmp_path / 'c', batches('good', 'nan'), NonFiniteHook(1), wrapper=amp(1024.0))
+
+
+def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
+    runner = run(tmp_path, batches('good'), NonFiniteHook())
+    assert not runner.optim_wrapper.optimizer._optimizer_step_pre_hooks
+    assert not any(p._post_accumulate_grad_hooks for p in runner.model.parameters())
+    assert 'step' not in vars(runner.optim_wrapper)
+
+
+# Two processes; in the second iteration the gradient of the second one is not a number.
+TWO_PROCESSES = """
+import os, sys
+from mmengine.config import Config
+from mmengine.runner import Runner
+from tests.engine.test_non_finite import Model, batches
+from xcit_mm.compat import init_gloo
+
+cfg = Config(dict(launcher='pytorch'))
+init_gloo(cfg)
+good, bad = batches('good', 'good', 'good'), batches('good', 'gradient', 'good')
+samples = [sample for pair in zip(good, bad) for sample in pair]
+runner = Runner(
+    Model(), work_dir=sys.argv[1], experiment_name='two', launcher='pytorch', cfg=cfg,
+    train_dataloader=dict(
+        dataset=samples, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)),
+    train_cfg=dict(by_epoch=True, max_epochs=1),
+    optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9)),
+    default_hooks=dict(checkpoint=None, logger=None), custom_hooks=[dict(type='NonFiniteHook')])
+runner.train()
+total = sum(float(p.detach().double().sum()) for p in runner.model.parameters())
+print('weights', total)
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
+    common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', TWO_PROCESSES, str(tmp_path)],
+            cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    printed = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    weights = [float(text.split()[-1]) for text in printed]
+    assert weights[0] == weights[1] and math.isfinite(weights[0])
+    reports = [
+        json.loads((tmp_path / 'non_finite' / f'iter_2_rank_{rank}.json').read_text())
+        for rank in range(2)
+    ]
+    assert reports[0]['parameter_groups'] == []
+    (group,) = reports[1]['parameter_groups']
+    assert [parameter['name'] for parameter in group['parameters']] == ['extra']
+    assert 'gradients of another process' in printed[0]
 
 
 def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatch):

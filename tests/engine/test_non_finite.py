@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: left out, reported, and in the end stopped."""
+"""Iterations with a non-finite loss or gradient: skipped, reported, and finally stopped."""
 
 import json
 import math
@@ -44,7 +44,7 @@ class Model(BaseModel):
 
 
 def batches(*kinds):
-    """Two samples a batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
+    """Two samples per batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
     generator = torch.Generator().manual_seed(1)
     samples = []
     for number, kind in enumerate(kinds):
@@ -91,7 +91,7 @@ CLIP = dict(clip_grad=dict(max_norm=1.0))
 
 @pytest.mark.parametrize('kind', ['nan', 'gradient'])
 @pytest.mark.parametrize('optim', [{}, CLIP], ids=['plain', 'clipped'])
-def test_an_iteration_that_is_left_out_leaves_no_trace(kind, optim, tmp_path):
+def test_a_skipped_iteration_leaves_no_trace(kind, optim, tmp_path):
     data = batches('good', 'good', kind, 'good', kind, kind, 'good')
     without = [s for i, s in enumerate(data) if i // 2 not in (2, 4, 5)]
     disturbed = run(tmp_path / 'a', data, NonFiniteHook(), **optim)
@@ -104,7 +104,7 @@ def test_an_iteration_that_is_left_out_leaves_no_trace(kind, optim, tmp_path):
     assert len(list((tmp_path / 'a' / 'non_finite').iterdir())) == 3
 
 
-def test_so_many_in_a_row_stop_the_run_and_are_saved_for_study(tmp_path):
+def test_three_in_a_row_stop_the_run_and_each_is_reported(tmp_path):
     data = batches('good', 'good', 'nan', 'good', 'nan', 'nan', 'nan', 'good')
     checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=1)
     with pytest.raises(NonFiniteError) as raised:
@@ -143,7 +143,7 @@ def test_the_parameter_and_its_group_are_named(optim, tmp_path):
     assert report(tmp_path, 2)['losses']['loss'] < 1000  # finite
 
 
-def test_accumulated_gradients_are_everybodys_fault(tmp_path):
+def test_all_batches_of_an_accumulated_gradient_are_reported(tmp_path):
     data = batches('gradient', 'good', 'good', 'good', 'good', 'gradient')
     run(tmp_path / 'a', data, NonFiniteHook(2), accumulative_counts=2)
     files = sorted(p.name for p in (tmp_path / 'a' / 'non_finite').iterdir())
@@ -179,7 +179,7 @@ def amp(init_scale):
     )
 
 
-def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path):
+def test_an_overflow_that_a_smaller_loss_scale_can_fix_does_not_count(tmp_path):
     data = batches(*['gradient'] * 4)
     runner = run(tmp_path / 'a', data, NonFiniteHook(1), wrapper=amp(1024.0))
     assert runner.optim_wrapper.loss_scaler.get_scale() == 64.0
@@ -250,7 +250,7 @@ def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
     assert 'gradients of another process' in printed[0]
 
 
-def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatch):
+def test_the_tool_stops_the_progress_bar_before_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr('sys.stderr.isatty', lambda: True)
     bar = ProgressBarHook()
     runner = build(tmp_path, batches('good', 'nan'), NonFiniteHook(1), bar)
@@ -261,7 +261,7 @@ def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatc
     assert started[0] is not None and bar.progress is None
 
 
-# Makes one image of the data set infinite, as a broken transform or a 32-bit image may.
+# Makes one image infinite, as a broken transform or a 32-bit image can.
 SPOIL = """
 import numpy as np
 from mmcv.transforms import TRANSFORMS, BaseTransform

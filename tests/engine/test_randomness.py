@@ -1,4 +1,4 @@
-"""What is drawn at random depends on the seed and the place in the run alone."""
+"""Random numbers depend only on the seed and the place in the run."""
 
 import random
 
@@ -16,7 +16,7 @@ from xcit_mm.engine import SeededBatchSampler, SeededDefaultSampler, SeededInfin
 
 
 class Draws(Dataset):
-    """Samples that are random by each of the three generators."""
+    """Samples with random numbers of all three generators."""
 
     def __init__(self, length=6):
         self.length = length
@@ -46,10 +46,10 @@ def epochs(workers, persistent, first=0):
     return batches
 
 
-def test_samples_are_the_same_with_any_number_of_workers_and_after_a_new_start():
+def test_samples_are_the_same_with_any_number_of_workers_and_after_a_restart():
     expected = epochs(workers=0, persistent=False)
     drawn = torch.stack(expected)[..., 1:]
-    assert len(drawn.unique()) == drawn.numel()  # nothing is drawn twice, in no epoch
+    assert len(drawn.unique()) == drawn.numel()  # no number is drawn twice
     for workers, persistent, first in ((1, True, 0), (2, True, 0), (2, False, 0), (2, True, 2)):
         random.seed(workers)
         assert not runs.differences(epochs(workers, persistent, first), expected[first:])
@@ -93,16 +93,16 @@ def take(count, start=0, **kwargs):
     return [(int(index), index.key) for index, _ in zip(iterator, range(count), strict=False)]
 
 
-def test_an_endless_sampler_begins_anywhere_and_each_time_anew():
+def test_an_infinite_sampler_starts_anywhere_and_starts_over():
     expected = take(20, seed=3)
     assert take(15, start=5, seed=3) == expected[5:]
     assert take(20, seed=4) != expected
     sampler = SeededInfiniteSampler(Draws(), seed=3)
-    assert next(iter(sampler)) == next(iter(sampler))  # also while another iteration is going on
+    assert next(iter(sampler)) == next(iter(sampler))  # even if another iteration has begun
     assert len({key for _, key in expected}) == 20
 
 
-def test_the_seeds_of_several_processes_are_those_of_one(monkeypatch):
+def test_several_processes_have_the_seeds_of_one(monkeypatch):
     expected = take(20, seed=3)
     parts = []
     for rank in range(2):
@@ -112,7 +112,7 @@ def test_the_seeds_of_several_processes_are_those_of_one(monkeypatch):
 
 
 class Model(BaseModel):
-    """Draws in its forward too, by dropout."""
+    """Draws random numbers too, by dropout."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ def train(work_dir, workers, until, seeded=True, loop='ExactIterBasedTrainLoop',
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_a_resumed_run_is_exact_and_does_not_load_what_it_has_seen(workers, tmp_path):
+def test_a_resumed_run_is_exact_and_loads_no_data_again(workers, tmp_path):
     expected, asked = train(tmp_path / 'a', workers, until=7)
     train(tmp_path / 'b', workers, until=4)
     resumed, rest = train(tmp_path / 'b', workers, until=7, resume=True)

@@ -60,6 +60,7 @@ def check_faults_are_survived(cfg):
     hooks = {hook.type for hook in cfg.default_hooks.values()}
     assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
     assert cfg.train_dataloader.sampler.type.startswith('Seeded')
+    assert cfg.train_dataloader.batch_sampler.type == 'SeededBatchSampler'
 
 
 @pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(PAPER)), ids=lambda p: p.stem)

@@ -1,6 +1,7 @@
 """XCiT (arXiv 2106.09681) as a backbone for OpenMMLab.
 
-Importing this package registers its parts with mmengine: in a config,
+Importing this package registers its classes, hooks and weight sources with mmengine, and applies
+what today's PyTorch needs (:mod:`.compat`). It changes nothing else. In a config,
 ``custom_imports = dict(imports=['xcit_mm'])`` is all it takes.
 """
 
@@ -10,7 +11,7 @@ from .version import __version__
 
 __all__ = ['__version__']
 
-# Without them there is nothing to register; `python -m xcit_mm` must still run, to say so.
+# Without these there is nothing to register, but `python -m xcit_mm` must run, to say so.
 if all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv')):
     from . import compat, engine, models, weights  # noqa: F401
 

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import CheckpointLoader
 
 from .cli.common import load_config, task_of
 from .cli.infer import build_inferencer, find_images, infer
 from .datasets import make_shapes
 from .memory import status
+from .weights import read_weights
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -167,7 +167,7 @@ def _read(sources: tuple[str, ...]) -> list[str]:
 
 def _hash_of_weights(source: str) -> str:
     digest = hashlib.sha256()
-    for name, tensor in CheckpointLoader.load_checkpoint(source, 'cpu')['state_dict'].items():
+    for name, tensor in read_weights(source)['state_dict'].items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()
 

@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import json
-import resource
 import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +16,9 @@ from xcit_mm.cli.common import command
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
-from xcit_mm.engine.runner import images_of
+from xcit_mm.engine.images import images_of
 
+from ..limits import limited_memory
 from ..tiny import write_config
 from .bad_data import ANNOTATIONS, HUGE, IMAGES, LABELS, BadData
 
@@ -204,18 +203,6 @@ def test_images_of_a_batch_are_named_once():
     # As test-time augmentation has them.
     assert images_of({'data_samples': [samples, samples]}) == named
     assert images_of({'data_samples': [None]}) == images_of({}) == images_of(None) == []
-
-
-@contextlib.contextmanager
-def limited_memory(limit):
-    """Bytes that this process may take on top of what it has: more is refused on any machine."""
-    taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (taken + limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def check_stopped(status, error, files):

@@ -1,4 +1,4 @@
-"""Short training runs through tools/train.py, for tests that disturb them."""
+"""Short training runs through tools/train.py, for tests that interrupt them."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from mmengine.runner import find_latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
-# One iteration takes some hundredths of a second, and every one is followed by a checkpoint.
-# Flips, crops, dropout, stochastic depth and BatchNorm are all there to go wrong.
+# An iteration takes a few hundredths of a second, and a checkpoint follows each of them. Flips,
+# crops, dropout, stochastic depth and BatchNorm all have a chance to go wrong.
 SEGMENTOR = """
 _base_ = '{root}/configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 model = dict(
@@ -91,7 +91,7 @@ def write_config(folder, template, data, steps, extra=''):
 
 
 def start(work_dir, *arguments, env=None, launch=('tools/train.py',), executable=sys.executable):
-    """Start a tool; what it prints is in ``work_dir/output.txt``, of all its runs."""
+    """Start a tool; the output of all its runs goes to ``work_dir/output.txt``."""
     work_dir.mkdir(parents=True, exist_ok=True)
     command = [executable, *map(str, launch), *map(str, arguments), '--work-dir', str(work_dir)]
     with (work_dir / 'output.txt').open('ab') as output:
@@ -105,7 +105,7 @@ def start(work_dir, *arguments, env=None, launch=('tools/train.py',), executable
 
 
 def run(work_dir, *arguments, **kwargs):
-    """Run a tool to its end; returns its exit status and what it printed."""
+    """Run a tool to the end; returns its exit status and its output."""
     before = printed(work_dir)
     status = start(work_dir, *arguments, **kwargs).wait(timeout=900)
     return status, printed(work_dir)[len(before) :]
@@ -129,14 +129,14 @@ def saved_step(work_dir):
 
 
 def wait_for(condition, process, timeout=600):
-    """Wait until a condition holds; returns False if the process ends before."""
+    """Wait until a condition holds; returns False if the process ends first."""
     end = time.monotonic() + timeout
     while not condition():
         if process.poll() is not None:
             return False
         if time.monotonic() > end:
             process.kill()
-            raise TimeoutError('what was waited for did not happen')
+            raise TimeoutError('the condition never held')
         time.sleep(0.001)
     return True
 
@@ -146,7 +146,7 @@ def load(path):
 
 
 def differences(one, two, where=''):
-    """Names of the values in which two nested containers differ, bit by bit for tensors."""
+    """Names of the values in which two nested containers differ; tensors bit by bit."""
     if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
         return [] if one.dtype == two.dtype and torch.equal(one, two) else [where]
     if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
@@ -161,6 +161,6 @@ def differences(one, two, where=''):
 
 
 def trained(path):
-    """What training has made, and what a resumed run goes on from, without logs and times."""
+    """The results of training that a resumed run continues from, without logs and times."""
     content = load(path)
     return {key: content[key] for key in ('state_dict', 'optimizer', 'param_schedulers')}

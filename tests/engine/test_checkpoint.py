@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, at whatever operation on a file a run is killed."""
+"""Checkpoints are complete or absent, whichever file operation a run is killed at."""
 
 import errno
 import os
@@ -17,9 +17,9 @@ from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_at
 from xcit_mm.errors import UserError
 from xcit_mm.weights import CheckpointError
 
-# Trains with a checkpoint every epoch, in a child that kills itself just before its n-th call of a
+# Trains with a checkpoint per epoch, in a child that kills itself just before its n-th call of a
 # function that changes files, for n = 0, 1, 2... until a child reaches the end. After each kill it
-# looks at what a resumed run would take.
+# checks what a resumed run would find.
 KILLED_AT_EACH_OPERATION = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_killed_at_each_operation_on_a_file(hook, tmp_path):
     kills, faults, status = (int(word) for word in summary.split()[1::2])
     assert status == 0 and kills > 10
     assert left == 'left best_acc_epoch_2.pth epoch_2.pth'
-    # mmengine's own hook shows that the test finds faults where there are some.
+    # mmengine's own hook proves that the test finds faults.
     assert (faults == 0) == (hook == 'AtomicCheckpointHook'), run.stdout
 
 
@@ -144,8 +144,8 @@ def test_other_backends_are_left_alone():
     assert AtomicCheckpointHook(backend_args=dict(backend='x')).backend_args == dict(backend='x')
 
 
-# A file system of 9 MB that only this script and its children see. Of it 4 MB are taken: there is
-# room for two checkpoints of 2 MB but not for a third beside them.
+# A file system of 9 MB that only this script and its children see. With 4 MB taken, there is room
+# for two checkpoints of 2 MB but not for a third.
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size=9m tmpfs work
 head -c 4000000 /dev/zero > work/filler
@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_message(small_data, 
     assert run.returncode == 2, printed[-3000:]
     error = printed[printed.index('\nerror: ') :]
     assert f'{work_dir}/iter_3.pth could not be written: No space left on device' in error
-    assert f'The last checkpoint, {work_dir}/iter_2.pth, is whole' in error
+    assert f'The last checkpoint, {work_dir}/iter_2.pth, is complete' in error
     assert 'Traceback' not in printed
     assert (tmp_path / 'full' / 'last_checkpoint').read_text() == f'{work_dir}/iter_2.pth'
     assert runs.load(tmp_path / 'full' / 'iter_2.pth')['meta']['iter'] == 2
@@ -196,7 +196,7 @@ def test_a_resumed_run_keeps_the_seed_of_its_checkpoint(tmp_path):
 
     path = tmp_path / 'iter_1.pth'
     torch.save(dict(meta=dict(seed=7)), path)
-    assert seed_of(resume=True) is None  # nothing to go on from
+    assert seed_of(resume=True) is None  # nothing to resume from
     (tmp_path / 'last_checkpoint').write_text(str(path))
     assert seed_of() is None
     assert seed_of(resume=True) == 7

@@ -1,4 +1,4 @@
-"""Training through tools/train.py, killed with SIGKILL again and again and resumed by --resume."""
+"""Training through tools/train.py, killed again and again and resumed with --resume."""
 
 import random
 import signal
@@ -18,7 +18,7 @@ NO_WORKERS = [
 
 
 def kill_while_starting(process, work_dir, chance):
-    """Within the first seconds: imports, building, reading the checkpoint."""
+    """In the first seconds: imports, building, reading the checkpoint."""
     time.sleep(chance.uniform(0, 8))
     assert process.poll() is None
     runs.kill(process)
@@ -31,7 +31,7 @@ def wait_for_steps(process, work_dir, chance):
 
 
 def kill_while_training(process, work_dir, chance):
-    """A random time after a few steps: forward, backward, validation, also a save."""
+    """At a random time after a few steps: in forward, backward, validation or a save."""
     wait_for_steps(process, work_dir, chance)
     time.sleep(chance.uniform(0, 0.15))
     assert process.poll() is None
@@ -39,7 +39,7 @@ def kill_while_training(process, work_dir, chance):
 
 
 def kill_while_writing(process, work_dir, chance):
-    """While there is a checkpoint that has not got its name yet."""
+    """While a checkpoint does not have its name yet."""
     wait_for_steps(process, work_dir, chance)
 
     def is_writing():
@@ -57,7 +57,7 @@ def kill_while_writing(process, work_dir, chance):
 
 
 def check_readable(work_dir):
-    """What a resumed run would take, and whatever else is called a checkpoint, is whole."""
+    """Every checkpoint is complete, above all the one that a resumed run would take."""
     chosen = find_latest_checkpoint(str(work_dir))
     paths = {str(path) for path in work_dir.glob('*.pth')}
     assert chosen is None or chosen in paths
@@ -67,7 +67,7 @@ def check_readable(work_dir):
 
 
 def disturbed_run(work_dir, config, arguments, kills):
-    """Train to the end, killed on the way in each of the given ways."""
+    """Train to the end, killed in each of the given ways."""
     chance = random.Random(0)
     for number, kill in enumerate(kills):
         options = NO_WORKERS if number % 2 else []
@@ -91,9 +91,7 @@ long = pytest.mark.long
 @pytest.mark.parametrize(
     'kills, steps', [(FEW, 20), pytest.param(MANY, 120, marks=long)], ids=['3', str(len(MANY))]
 )
-def test_killed_runs_end_with_the_weights_of_the_undisturbed_one(
-    kills, steps, small_data, tmp_path
-):
+def test_killed_runs_end_with_the_weights_of_an_undisturbed_run(kills, steps, small_data, tmp_path):
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)
     arguments = ['--seed', '1']
     undisturbed = runs.start(tmp_path / 'undisturbed', config, *arguments)
@@ -109,7 +107,7 @@ def test_killed_runs_end_with_the_weights_of_the_undisturbed_one(
 
 
 @long
-def test_a_killed_run_without_a_seed_keeps_the_one_that_was_drawn(small_data, tmp_path):
+def test_a_killed_run_without_a_seed_keeps_its_random_seed(small_data, tmp_path):
     config = runs.write_config(tmp_path, runs.DETECTOR, small_data, steps=30)
     disturbed_run(tmp_path / 'killed', config, [], FEW + FEW[:2])
     killed = tmp_path / 'killed' / 'epoch_30.pth'

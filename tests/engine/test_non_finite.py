@@ -1,7 +1,10 @@
-"""Losses and gradients that are not finite: left out, reported, and in the end stopped."""
+"""Iterations with a non-finite loss or gradient: skipped, reported, and finally stopped."""
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -41,7 +44,7 @@ class Model(BaseModel):
 
 
 def batches(*kinds):
-    """Two samples a batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
+    """Two samples per batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
     generator = torch.Generator().manual_seed(1)
     samples = []
     for number, kind in enumerate(kinds):
@@ -88,7 +91,7 @@ CLIP = dict(clip_grad=dict(max_norm=1.0))
 
 @pytest.mark.parametrize('kind', ['nan', 'gradient'])
 @pytest.mark.parametrize('optim', [{}, CLIP], ids=['plain', 'clipped'])
-def test_an_iteration_that_is_left_out_leaves_no_trace(kind, optim, tmp_path):
+def test_a_skipped_iteration_leaves_no_trace(kind, optim, tmp_path):
     data = batches('good', 'good', kind, 'good', kind, kind, 'good')
     without = [s for i, s in enumerate(data) if i // 2 not in (2, 4, 5)]
     disturbed = run(tmp_path / 'a', data, NonFiniteHook(), **optim)
@@ -101,7 +104,7 @@ def test_an_iteration_that_is_left_out_leaves_no_trace(kind, optim, tmp_path):
     assert len(list((tmp_path / 'a' / 'non_finite').iterdir())) == 3
 
 
-def test_so_many_in_a_row_stop_the_run_and_are_saved_for_study(tmp_path):
+def test_three_in_a_row_stop_the_run_and_each_is_reported(tmp_path):
     data = batches('good', 'good', 'nan', 'good', 'nan', 'nan', 'nan', 'good')
     checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=1)
     with pytest.raises(NonFiniteError) as raised:
@@ -136,11 +139,11 @@ def test_the_parameter_and_its_group_are_named(optim, tmp_path):
         )
     (group,) = report(tmp_path, 2)['parameter_groups']
     assert group['lr'] == 0.005
-    assert group['parameters'] == [dict(name='extra', non_finite=3, of=3)]
+    assert group['parameters'] == [dict(name='extra', gradient_norm='nan')]
     assert report(tmp_path, 2)['losses']['loss'] < 1000  # finite
 
 
-def test_accumulated_gradients_are_everybodys_fault(tmp_path):
+def test_all_batches_of_an_accumulated_gradient_are_reported(tmp_path):
     data = batches('gradient', 'good', 'good', 'good', 'good', 'gradient')
     run(tmp_path / 'a', data, NonFiniteHook(2), accumulative_counts=2)
     files = sorted(p.name for p in (tmp_path / 'a' / 'non_finite').iterdir())
@@ -176,7 +179,7 @@ def amp(init_scale):
     )
 
 
-def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path):
+def test_an_overflow_that_a_smaller_loss_scale_can_fix_does_not_count(tmp_path):
     data = batches(*['gradient'] * 4)
     runner = run(tmp_path / 'a', data, NonFiniteHook(1), wrapper=amp(1024.0))
     assert runner.optim_wrapper.loss_scaler.get_scale() == 64.0
@@ -190,7 +193,64 @@ def test_an_overflow_that_a_smaller_loss_scale_may_mend_does_not_count(tmp_path)
         run(tmp_path / 'c', batches('good', 'nan'), NonFiniteHook(1), wrapper=amp(1024.0))
 
 
-def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatch):
+def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
+    runner = run(tmp_path, batches('good'), NonFiniteHook())
+    assert not runner.optim_wrapper.optimizer._optimizer_step_pre_hooks
+    assert not any(p._post_accumulate_grad_hooks for p in runner.model.parameters())
+    assert 'step' not in vars(runner.optim_wrapper)
+
+
+# Two processes; in the second iteration the gradient of the second one is not a number.
+TWO_PROCESSES = """
+import os, sys
+from mmengine.config import Config
+from mmengine.runner import Runner
+from tests.engine.test_non_finite import Model, batches
+from xcit_mm.compat import init_gloo
+
+cfg = Config(dict(launcher='pytorch'))
+init_gloo(cfg)
+good, bad = batches('good', 'good', 'good'), batches('good', 'gradient', 'good')
+samples = [sample for pair in zip(good, bad) for sample in pair]
+runner = Runner(
+    Model(), work_dir=sys.argv[1], experiment_name='two', launcher='pytorch', cfg=cfg,
+    train_dataloader=dict(
+        dataset=samples, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)),
+    train_cfg=dict(by_epoch=True, max_epochs=1),
+    optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9)),
+    default_hooks=dict(checkpoint=None, logger=None), custom_hooks=[dict(type='NonFiniteHook')])
+runner.train()
+total = sum(float(p.detach().double().sum()) for p in runner.model.parameters())
+print('weights', total)
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
+    common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', TWO_PROCESSES, str(tmp_path)],
+            cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    printed = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    weights = [float(text.split()[-1]) for text in printed]
+    assert weights[0] == weights[1] and math.isfinite(weights[0])
+    reports = [
+        json.loads((tmp_path / 'non_finite' / f'iter_2_rank_{rank}.json').read_text())
+        for rank in range(2)
+    ]
+    assert reports[0]['parameter_groups'] == []
+    (group,) = reports[1]['parameter_groups']
+    assert [parameter['name'] for parameter in group['parameters']] == ['extra']
+    assert 'gradients of another process' in printed[0]
+
+
+def test_the_tool_stops_the_progress_bar_before_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr('sys.stderr.isatty', lambda: True)
     bar = ProgressBarHook()
     runner = build(tmp_path, batches('good', 'nan'), NonFiniteHook(1), bar)
@@ -201,7 +261,7 @@ def test_the_tool_stops_the_progress_bar_before_it_says_why(tmp_path, monkeypatc
     assert started[0] is not None and bar.progress is None
 
 
-# Makes one image of the data set infinite, as a broken transform or a 32-bit image may.
+# Makes one image infinite, as a broken transform or a 32-bit image can.
 SPOIL = """
 import numpy as np
 from mmcv.transforms import TRANSFORMS, BaseTransform

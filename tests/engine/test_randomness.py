@@ -1,4 +1,4 @@
-"""What is drawn at random depends on the seed and the place in the run alone."""
+"""Random numbers depend only on the seed and the place in the run."""
 
 import random
 
@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 from mmengine.model import BaseModel
+from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import Runner
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from tests.engine import runs
-from xcit_mm.engine import SeededDefaultSampler, SeededInfiniteSampler
+from xcit_mm.engine import SeededBatchSampler, SeededDefaultSampler, SeededInfiniteSampler
 
 
 class Draws(Dataset):
-    """Samples that are random by each of the three generators."""
+    """Samples with random numbers of all three generators."""
 
     def __init__(self, length=6):
         self.length = length
@@ -33,7 +34,10 @@ def epochs(workers, persistent, first=0):
     dataset = Draws()
     sampler = SeededDefaultSampler(dataset, seed=3)
     loader = DataLoader(
-        dataset, 2, sampler=sampler, num_workers=workers, persistent_workers=persistent
+        dataset,
+        batch_sampler=SeededBatchSampler(sampler, 2),
+        num_workers=workers,
+        persistent_workers=persistent,
     )
     batches = []
     for epoch in range(first, 3):
@@ -42,20 +46,44 @@ def epochs(workers, persistent, first=0):
     return batches
 
 
-def test_samples_are_the_same_with_any_number_of_workers_and_after_a_new_start():
+def test_samples_are_the_same_with_any_number_of_workers_and_after_a_restart():
     expected = epochs(workers=0, persistent=False)
     drawn = torch.stack(expected)[..., 1:]
-    assert len(drawn.unique()) == drawn.numel()  # nothing is drawn twice, in no epoch
+    assert len(drawn.unique()) == drawn.numel()  # no number is drawn twice
     for workers, persistent, first in ((1, True, 0), (2, True, 0), (2, False, 0), (2, True, 2)):
         random.seed(workers)
         assert not runs.differences(epochs(workers, persistent, first), expected[first:])
 
 
-def test_another_data_loader_of_the_same_data_is_left_alone():
-    dataset = Draws()
-    SeededDefaultSampler(dataset, seed=3)
-    (batch,) = DataLoader(dataset, len(dataset))
-    assert batch[:, 0].tolist() == list(range(len(dataset)))
+@DATA_SAMPLERS.register_module()
+class OddFirst(BatchSampler):
+    """Odd and even indices in batches of their own, as mmdet groups images by their shape."""
+
+    def __iter__(self):
+        indices = list(self.sampler)
+        for rest in (1, 0):
+            chosen = [index for index in indices if index % 2 == rest]
+            yield from (chosen[i : i + 2] for i in range(0, len(chosen), 2))
+
+
+def test_a_sample_keeps_its_seed_in_another_batch():
+    sampler = SeededDefaultSampler(Draws(), seed=3)
+    plain = SeededBatchSampler(sampler, 2)
+    grouped = SeededBatchSampler(sampler, 2, batches=dict(type='OddFirst'))
+    drawn = [
+        {
+            int(row[0]): row.tolist()
+            for batch in DataLoader(Draws(), batch_sampler=b)
+            for row in batch
+        }
+        for b in (plain, grouped)
+    ]
+    assert drawn[0] == drawn[1] and list(drawn[0]) != list(drawn[1])
+
+
+def test_batches_need_a_sampler_with_seeds():
+    with pytest.raises(TypeError, match='needs SeededDefaultSampler or SeededInfiniteSampler'):
+        SeededBatchSampler(SequentialSampler(Draws()), 2)
 
 
 def take(count, start=0, **kwargs):
@@ -65,16 +93,16 @@ def take(count, start=0, **kwargs):
     return [(int(index), index.key) for index, _ in zip(iterator, range(count), strict=False)]
 
 
-def test_an_endless_sampler_begins_anywhere_and_each_time_anew():
+def test_an_infinite_sampler_starts_anywhere_and_starts_over():
     expected = take(20, seed=3)
     assert take(15, start=5, seed=3) == expected[5:]
     assert take(20, seed=4) != expected
     sampler = SeededInfiniteSampler(Draws(), seed=3)
-    assert next(iter(sampler)) == next(iter(sampler))  # also while another iteration is going on
+    assert next(iter(sampler)) == next(iter(sampler))  # even if another iteration has begun
     assert len({key for _, key in expected}) == 20
 
 
-def test_the_seeds_of_several_processes_are_those_of_one(monkeypatch):
+def test_several_processes_have_the_seeds_of_one(monkeypatch):
     expected = take(20, seed=3)
     parts = []
     for rank in range(2):
@@ -84,7 +112,7 @@ def test_the_seeds_of_several_processes_are_those_of_one(monkeypatch):
 
 
 class Model(BaseModel):
-    """Draws in its forward too, by dropout."""
+    """Draws random numbers too, by dropout."""
 
     def __init__(self):
         super().__init__()
@@ -100,16 +128,17 @@ class Inputs(Draws):
         return dict(inputs=super().__getitem__(index))
 
 
-def train(work_dir, sampler, workers, until, **kwargs):
+def train(work_dir, workers, until, seeded=True, loop='ExactIterBasedTrainLoop', **kwargs):
     runner = Runner(
         Model(),
         work_dir=str(work_dir),
         experiment_name=f'{work_dir}_{until}'.replace('/', '_'),
         train_dataloader=dict(
-            dataset=Inputs(), batch_size=2, num_workers=workers, sampler=dict(type=sampler),
-            persistent_workers=workers > 0,
+            dataset=Inputs(), batch_size=2, num_workers=workers, persistent_workers=workers > 0,
+            sampler=dict(type='SeededInfiniteSampler' if seeded else 'InfiniteSampler'),
+            batch_sampler=dict(type='SeededBatchSampler') if seeded else None,
         ),
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=until),
+        train_cfg=dict(type=loop, max_iters=until),
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.01)),
         randomness=dict(seed=1),
         default_hooks=dict(
@@ -123,18 +152,28 @@ def train(work_dir, sampler, workers, until, **kwargs):
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_a_resumed_run_is_exact_and_does_not_load_what_it_has_seen(workers, tmp_path):
-    expected, asked = train(tmp_path / 'a', 'SeededInfiniteSampler', workers, until=7)
-    train(tmp_path / 'b', 'SeededInfiniteSampler', workers, until=4)
-    resumed, rest = train(tmp_path / 'b', 'SeededInfiniteSampler', workers, until=7, resume=True)
+def test_a_resumed_run_is_exact_and_loads_no_data_again(workers, tmp_path):
+    expected, asked = train(tmp_path / 'a', workers, until=7)
+    train(tmp_path / 'b', workers, until=4)
+    resumed, rest = train(tmp_path / 'b', workers, until=7, resume=True)
     assert not runs.differences(resumed, expected)
     if workers == 0:  # else other processes were asked
         assert len(asked) == 14 and rest == asked[8:]
 
 
-def test_mmengines_own_sampler_is_not_exact_and_a_warning_says_so(tmp_path, capfd):
-    expected, _ = train(tmp_path / 'a', 'InfiniteSampler', 0, until=7)
-    train(tmp_path / 'b', 'InfiniteSampler', 0, until=4)
-    resumed, _ = train(tmp_path / 'b', 'InfiniteSampler', 0, until=7, resume=True)
+def test_with_mmengines_own_loop_a_resumed_run_is_exact_too(tmp_path):
+    expected, _ = train(tmp_path / 'a', 1, until=7)
+    train(tmp_path / 'b', 0, until=4, loop='IterBasedTrainLoop')
+    resumed, rest = train(tmp_path / 'b', 0, until=7, loop='IterBasedTrainLoop', resume=True)
+    assert not runs.differences(resumed, expected)
+    assert len(rest) == 14  # it loads all again
+
+
+def test_with_mmengines_own_sampler_it_is_not_exact_and_a_warning_says_so(tmp_path, capfd):
+    stock = dict(seeded=False, loop='IterBasedTrainLoop')
+    expected, _ = train(tmp_path / 'a', 0, until=7, **stock)
+    train(tmp_path / 'b', 0, until=4, **stock)
+    resumed, _ = train(tmp_path / 'b', 0, until=7, resume=True, **stock)
     assert runs.differences(resumed, expected)
-    assert 'With the sampler InfiniteSampler a resumed run is not' in ''.join(capfd.readouterr())
+    printed = ''.join(capfd.readouterr())
+    assert 'With the sampler InfiniteSampler and the batch sampler BatchSampler, a' in printed

@@ -1,4 +1,4 @@
-"""Two gloo processes of which one is lost: the other ends too, and the resumed run completes."""
+"""If one of two gloo processes is lost, the other ends too, and the run can be resumed."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ from tests.engine import runs
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 ENDLESS = 10_000
-# A lost process closes its connections, which the other sees at once. On a busy machine it still
-# has to be given the time to run its own end.
+# A lost process closes its connections, which the other one notices at once. On a busy machine it
+# still needs time to end.
 BOUND = 60
 
 
 def start_two(work_dir, config, port, *options):
-    """Two plain processes, as any launcher would start them, with nobody to watch over them."""
+    """Two plain processes, as any launcher starts them, but without supervision."""
     common = {'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port)}
     arguments = [config, '--seed', '1', '--launcher', 'pytorch', *options]
     return [
@@ -31,7 +31,7 @@ def start_two(work_dir, config, port, *options):
 
 
 def lose_one(work_dir, processes, how):
-    """Disturb the second process after two steps; returns how long the first one went on."""
+    """Disturb the second process after two steps; returns how long the first one kept running."""
     first, second = processes
     try:
         assert runs.wait_for(lambda: runs.saved_step(work_dir) >= 2, first)

@@ -1,10 +1,10 @@
-"""Reads files in a process of its own, with little memory, so that a crash is seen as one.
+"""Reads files in a process of its own, with little memory, so that tests notice a crash.
 
 ``guarded_reader.py read FOLDER ...`` reads every file. ``guarded_reader.py flip COUNT FILE ...``
-gives each file to a network COUNT times, each time with another bit flipped; then it trains a model
-and goes on from its checkpoint in the same way. One line of JSON a read: the file, the kind of
-error if there was one, and what it said. The last line is how far memory rose above what it was at
-the start, at its highest.
+loads each file into a network COUNT times, each time with another bit flipped; then it trains a
+model and resumes from its checkpoint in the same way. It prints one line of JSON per read: the
+file, the kind of error if there was one, and its message. The last line is how far memory rose at
+its peak.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import random
-import resource
 import sys
 from pathlib import Path
 
@@ -20,16 +19,12 @@ import torch
 from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, load_checkpoint
 
+from tests.limits import limited_memory
 from xcit_mm.engine.runner import GuardedRunner
 from xcit_mm.models import XCiT
+from xcit_mm.weights import use_strict_reader
 
 SPARE = 2**30
-
-
-def limit_memory():
-    pages = int(Path('/proc/self/statm').read_text().split()[0])
-    limit = pages * resource.getpagesize() + SPARE
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def peak_memory():
@@ -95,23 +90,24 @@ def flip(path, count, read):
 
 def main(command, *arguments):
     if command == 'read':
-        limit_memory()
         load = functools.partial(CheckpointLoader.load_checkpoint, logger='silent')
-        for folder in map(Path, arguments):
-            for file in sorted(folder.iterdir()):
+        files = [file for folder in arguments for file in sorted(Path(folder).iterdir())]
+        with limited_memory(SPARE):
+            for file in files:
                 attempt(file.name, functools.partial(load, str(file), 'cpu'))
         return
     count, *files = int(arguments[0]), *map(Path, arguments[1:])
     with contextlib.redirect_stdout(sys.stderr):
         runner, checkpoint = trained(files[0].parent / 'run')
     model = network()
-    limit_memory()
-    for file in files:
-        flip(file, count, lambda path: load_checkpoint(model, path, 'cpu', logger='silent'))
-    flip(checkpoint, count, runner.resume)
+    with limited_memory(SPARE):
+        for file in files:
+            flip(file, count, lambda path: load_checkpoint(model, path, 'cpu', logger='silent'))
+        flip(checkpoint, count, runner.resume)
 
 
 if __name__ == '__main__':
+    use_strict_reader()
     at_start = peak_memory()
     main(*sys.argv[1:])
     print(json.dumps({'memory': peak_memory() - at_start}))

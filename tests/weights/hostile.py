@@ -1,4 +1,4 @@
-"""Makes checkpoints that mean harm. Each function writes files into a folder and returns them."""
+"""Writes hostile checkpoints. Each function writes files into a folder and returns them."""
 
 import codecs
 import io
@@ -18,7 +18,7 @@ HUGE = 10**11
 
 
 class Call:
-    """Pickled, it is a call of a function, and the state given to what that returns."""
+    """Pickled as a call of a function, and a state for its result."""
 
     def __init__(self, function, *arguments, state=None):
         self.reduced = (function, arguments) if state is None else (function, arguments, state)
@@ -52,7 +52,7 @@ def code_files(folder, witness):
     with zipfile.ZipFile(folder / 'zip.pth') as source:
         _zip(folder / 'script.pth', {**_entries(source), 'zip/constants.pkl': b'\x80\x02).'})
         _zip(folder / 'escape.pth', {**_entries(source), 'zip/../../escaped': b'x'})
-    witness.unlink(missing_ok=True)  # opening it here was a part of pickling
+    witness.unlink(missing_ok=True)  # pickling has opened it
     return sorted(folder.iterdir())
 
 

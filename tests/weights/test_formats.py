@@ -1,4 +1,4 @@
-"""Weights of every published format load as they are, by every way in."""
+"""Weights of every published format load as they are, through mmengine's own reader."""
 
 import contextlib
 import re
@@ -199,7 +199,7 @@ def test_dino_weights_without_head_load_into_a_headless_classifier():
         classifier().load_state_dict(state)
 
 
-def test_own_files_make_the_round_trip_without_a_word(capfd):
+def test_own_files_make_the_round_trip_silently(capfd):
     source = randomised(backbone())
     target = backbone()
     assert str(target.load_state_dict(source.state_dict())) == '<All keys matched successfully>'
@@ -303,7 +303,7 @@ ODD_ENTRIES = {
 
 
 @pytest.mark.parametrize('name', ODD_ENTRIES, ids=lambda name: str(name)[:30])
-def test_odd_entries_are_left_out_or_said_not_to_fit(name, tmp_path):
+def test_odd_entries_are_left_out_or_refused(name, tmp_path):
     path = tmp_path / 'x.pth'
     state = {**classifier().state_dict(), name: ODD_ENTRIES[name]}
     torch.save({'model': state}, path)

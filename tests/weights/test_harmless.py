@@ -1,4 +1,4 @@
-"""What mmengine would do with the text in a checkpoint: run it, or delete what it names."""
+"""mmengine would run text in a checkpoint, or delete what it names. Neither happens."""
 
 import shutil
 import uuid
@@ -14,6 +14,8 @@ from mmengine.runner import Runner, load_checkpoint
 
 from xcit_mm.weights import CheckpointError
 from xcit_mm.weights.sources import load_from_file
+
+pytestmark = pytest.mark.usefixtures('strict_reader')
 
 
 class Model(BaseModel):
@@ -76,14 +78,14 @@ def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
     witness = tmp_path / 'witness'
     text = f'open({str(witness)!r}, "w")\n'
     Config.fromstring(text, '.py')
-    assert witness.exists()  # so mmengine does run it
+    assert witness.exists()  # mmengine does run it
     witness.unlink()
     content = change(checkpoint, cfg=text)
     content['meta'] |= {'config': text, 'cfg': text}
     torch.save(content, checkpoint)
     runner = run(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
     assert runner.iter == 4 and not witness.exists()
-    # What the resumed run saves has its own config, as before.
+    # The resumed run saves its own config, as usual.
     saved = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=True)
     assert saved['message_hub']['runtime_info']['cfg'] != text
 
@@ -101,9 +103,7 @@ def test_inferencers_do_not_take_their_config_from_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['file', 'folder'])
-def test_the_best_checkpoint_that_a_file_names_is_deleted_only_if_it_is_one(
-    checkpoint, tmp_path, kind
-):
+def test_only_a_best_checkpoint_is_deleted_as_one(checkpoint, tmp_path, kind):
     precious = tmp_path / 'best_of_all'
     precious.mkdir() if kind == 'folder' else precious.write_text('precious')
     best = checkpoint.with_name('best_score_epoch_1.pth')
@@ -111,13 +111,13 @@ def test_the_best_checkpoint_that_a_file_names_is_deleted_only_if_it_is_one(
     change(former, best_ckpt=str(precious), best_score=0.0)
     run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
     assert precious.exists() and best.exists()
-    # mmengine's own is replaced, as ever.
+    # mmengine's own best checkpoint is replaced, as usual.
     change(former, best_ckpt=str(best))
     run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
     assert not best.exists() and checkpoint.with_name('best_score_epoch_2.pth').exists()
 
 
-def test_steps_that_a_file_names_are_numbers(checkpoint, tmp_path):
+def test_steps_to_delete_are_numbers(checkpoint, tmp_path):
     (tmp_path / 'work' / 'epoch_').mkdir()
     precious = tmp_path / 'precious.pth'
     precious.touch()
@@ -138,14 +138,14 @@ BAD_PARTS = {
 
 
 @pytest.mark.parametrize('part', BAD_PARTS)
-def test_parts_of_another_kind_are_refused(part, tmp_path):
+def test_parts_of_the_wrong_type_are_refused(part, tmp_path):
     torch.save(BAD_PARTS[part], tmp_path / 'x.pth')
     with pytest.raises(CheckpointError, match=rf'x\.pth: .*{part}'):
         load_from_file(str(tmp_path / 'x.pth'))
 
 
 class Shadowed:
-    """Pickled, it is a state dict whose ``items`` is something else."""
+    """Pickled as a state dict with another ``items``."""
 
     def __init__(self, state):
         self.state = state
@@ -155,7 +155,7 @@ class Shadowed:
         return OrderedDict, (), attributes, None, iter(self.state.items())
 
 
-def test_attributes_that_a_file_gives_its_dicts_are_dropped(tmp_path):
+def test_attributes_of_pickled_dicts_are_dropped(tmp_path):
     state = torch.nn.Linear(1, 1).state_dict()
     torch.save({'state_dict': Shadowed(state)}, tmp_path / 'x.pth')
     assert torch.load(tmp_path / 'x.pth', weights_only=True)['state_dict'].items is torch.Size

@@ -1,4 +1,4 @@
-"""Checkpoints that mean harm are refused, by every way in; none runs, crashes or takes memory."""
+"""Hostile checkpoints are refused on every way in; none runs code, crashes or exhausts memory."""
 
 import json
 import runpy
@@ -16,12 +16,14 @@ from ..tiny import ROOT, write_config
 from . import hostile
 from .guarded_reader import network
 
+pytestmark = pytest.mark.usefixtures('strict_reader')
+
 EXPECTED = {'CheckpointError', 'UnsafeCheckpointError'}
 MEMORY = 400 * 2**20
 
 
 def read_guarded(*arguments):
-    """What came of each read, and how far memory rose."""
+    """The result of each read, and how far memory rose."""
     run = subprocess.run(
         [sys.executable, '-m', 'tests.weights.guarded_reader', *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, timeout=3600,
@@ -38,7 +40,7 @@ def good(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def code(tmp_path_factory):
-    """Files that would write the witness, which does not exist."""
+    """Files that would create the witness, and the witness."""
     folder = tmp_path_factory.mktemp('code')
     witness = tmp_path_factory.mktemp('witness') / 'witness'
     files = hostile.code_files(folder, witness)
@@ -47,7 +49,7 @@ def code(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def readings(good, code, tmp_path_factory):
-    """What came of reading every file, by folder, and how far memory rose."""
+    """The result of reading each file, by folder, and how far memory rose."""
     bombs, damaged = tmp_path_factory.mktemp('bombs'), tmp_path_factory.mktemp('damaged')
     hostile.bomb_files(bombs)
     hostile.damaged_files(damaged, good)
@@ -64,7 +66,7 @@ def readings(good, code, tmp_path_factory):
 
 
 def test_the_attacks_are_real(code):
-    """Where unpickling is on, they do write."""
+    """With unpickling, they do create the witness."""
     files, witness = code
     for name in ('zip.pth', 'legacy.pth'):
         torch.load(files[name], weights_only=False)['meta'].close()
@@ -118,7 +120,7 @@ def configs(tmp_path_factory, small_data):
 
 
 def arguments(way, file, configs, small_data, work_dir):
-    """The tool and its arguments that bring a checkpoint in by one way."""
+    """A tool and the arguments with which it reads a checkpoint."""
     image = sorted((small_data / 'coco' / 'val2017').glob('*.jpg'))[0]
     seg = configs['seg']
     common = ['--work-dir', work_dir]

@@ -20,6 +20,8 @@ from xcit_mm.weights.sources import (
     cached_path,
 )
 
+pytestmark = pytest.mark.usefixtures('strict_reader')
+
 
 class Server(http.server.BaseHTTPRequestHandler):
     files: dict = {}
@@ -67,7 +69,7 @@ def checkpoint_bytes(tmp_path):
     return path.read_bytes()
 
 
-def test_a_file_is_fetched_once_and_read(server, tmp_path):
+def test_a_file_is_downloaded_once_and_read(server, tmp_path):
     server.files['w.pth'] = checkpoint_bytes(tmp_path)
     for _ in range(2):
         loaded = CheckpointLoader.load_checkpoint(f'{server.url}/w.pth', 'cpu')
@@ -77,7 +79,9 @@ def test_a_file_is_fetched_once_and_read(server, tmp_path):
 
 
 @pytest.mark.parametrize('ranges', [True, False])
-def test_a_cut_transfer_is_no_file_and_the_next_try_completes_it(server, tmp_path, ranges):
+def test_an_interrupted_download_is_no_file_and_the_next_attempt_completes_it(
+    server, tmp_path, ranges
+):
     server.files['w.pth'] = content = checkpoint_bytes(tmp_path)
     server.ranges, server.cut_after = ranges, 1000
     with pytest.raises(DownloadError, match=r'w\.pth'):
@@ -96,7 +100,7 @@ def test_a_part_that_is_too_long_is_started_over(server, tmp_path):
     assert download(f'{server.url}/w.pth').read_bytes() == content
 
 
-def test_a_wrong_hash_is_refused_and_removed(server, tmp_path):
+def test_a_wrong_hash_is_refused_and_deleted(server, tmp_path):
     content = checkpoint_bytes(tmp_path)
     right = f'w-{hashlib.sha256(content).hexdigest()[:8]}.pth'
     server.files |= {right: content, 'w-00000000.pth': content}
@@ -106,11 +110,11 @@ def test_a_wrong_hash_is_refused_and_removed(server, tmp_path):
     assert [p.name for p in cache_folder().rglob('w-00*') if p.suffix != '.lock'] == []
 
 
-def test_a_wrong_file_in_the_cache_is_refused_and_removed(server, tmp_path):
+def test_a_wrong_file_in_the_cache_is_refused_and_deleted(server, tmp_path):
     url = f'{server.url}/w-00000000.pth'
     cached_path(url).parent.mkdir(parents=True)
     cached_path(url).write_bytes(checkpoint_bytes(tmp_path))
-    with pytest.raises(DownloadError, match='It was removed'):
+    with pytest.raises(DownloadError, match='It was deleted'):
         CheckpointLoader.load_checkpoint(url, 'cpu')
     assert not cached_path(url).exists() and server.requests == []
 
@@ -133,25 +137,25 @@ def test_an_address_cannot_name_a_place_outside_the_cache(server, address):
 
 
 @pytest.mark.parametrize('name', ['w.zip', 'w-00000000.pth'])
-def test_addresses_that_mmengine_finds_are_read_by_us_too(server, tmp_path, monkeypatch, name):
-    """mmengine would unpack an archive of one file, and check no hash."""
+def test_model_zoo_addresses_are_read_strictly(server, tmp_path, monkeypatch, name):
+    """mmengine itself would unpack an archive of one file, and verify no hash."""
     with zipfile.ZipFile(tmp_path / 'w.zip', 'w') as archive:
         archive.writestr('unpacked.pth', checkpoint_bytes(tmp_path))
     server.files['w.zip'] = (tmp_path / 'w.zip').read_bytes()
     server.files['w-00000000.pth'] = checkpoint_bytes(tmp_path)
     monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
     (tmp_path / 'open_mmlab.json').write_text(json.dumps({'evil': f'{server.url}/{name}'}))
-    with pytest.raises(CheckpointError, match='made$' if name == 'w.zip' else '00000000'):
+    with pytest.raises(CheckpointError, match='write it$' if name == 'w.zip' else '00000000'):
         CheckpointLoader.load_checkpoint('openmmlab://evil', 'cpu')
     assert list(tmp_path.rglob('unpacked.pth')) == []
 
 
-def test_no_such_file_says_what_to_do(server):
-    with pytest.raises(DownloadError, match='Fetch it by other means'):
+def test_a_missing_file_says_what_to_do(server):
+    with pytest.raises(DownloadError, match='Download it by other means'):
         download(f'{server.url}/none.pth')
 
 
-def test_eight_processes_at_once_fetch_it_once_and_read_the_same(server, tmp_path):
+def test_eight_processes_at_once_download_it_once_and_read_the_same(server, tmp_path):
     path = tmp_path / 'w.pth'
     torch.save({'state_dict': {'x': torch.randn(1_000_000)}}, path)
     server.files['w.pth'] = path.read_bytes()
@@ -197,7 +201,7 @@ def test_unknown_names_are_explained():
 
 
 @pytest.mark.parametrize('content', [b'', b'PK\x03\x04', b'\x80\x02', b'\0' * 64, b'not weights'])
-def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, content):
+def test_something_else_than_a_checkpoint_is_refused_by_name(tmp_path, content):
     path = Path(tmp_path) / 'bad.pth'
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r'bad\.pth'):

@@ -17,7 +17,7 @@ from ..compat import init_gloo, revert_sync_bn
 from ..datasets import ensure_shapes
 from ..datasets.check import DataError
 from ..errors import UserError
-from ..weights import CheckpointError, WeightsError
+from ..weights import CheckpointError, WeightsError, use_strict_reader
 
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
@@ -48,6 +48,7 @@ def command(main: Callable[[], int | None]) -> Callable[[], None]:
 
     @functools.wraps(main)
     def wrapped() -> None:
+        use_strict_reader()
         try:
             sys.exit(main())
         except (UserError, CheckpointError, WeightsError, DataError) as error:

@@ -10,7 +10,6 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 
-from ..compat import ragged_recalls
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..tables import format_table
@@ -79,7 +78,9 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
         if str(evaluator.get('type')).split('.')[-1] == evaluator_type:
             evaluator[setting] = list(metrics)
             if 'proposal_fast' in metrics:
-                ragged_recalls.apply()
+                from ..compat.ragged_recalls import FastRecallCocoMetric
+
+                evaluator['type'] = FastRecallCocoMetric.__name__
             return
     raise UserError(f'--eval needs a {evaluator_type} as test_evaluator in the config.')
 

@@ -1,8 +1,16 @@
-"""What today's PyTorch needs from the OpenMMLab stack: one module an obstacle, with its reason.
+"""What the OpenMMLab stack needs to run on today's PyTorch: one module per obstacle.
 
-Each does something only where its obstacle exists, is silent otherwise, and can be applied any
-number of times. :func:`apply_early` is called by ``import xcit_mm``; :mod:`.gloo`,
-:mod:`.sync_bn` and :mod:`.ragged_recalls` are called by the tools, which know what a run needs.
+Each module acts only where its obstacle exists, and can be applied any number of times.
+
+``import xcit_mm`` applies four. They affect the whole process, because nothing less works:
+
+- :mod:`.checkpoints` adds names to torch's allow-list for weights-only loading;
+- :mod:`.config_prefix` adds a line to mmengine's table of packages;
+- :mod:`.pkg_resources_warning` filters one warning;
+- :mod:`.torchvision_ops` declares two operators that torchvision expects.
+
+The commands use the others when a run needs them: :mod:`.gloo`, :mod:`.sync_bn` and
+:mod:`.ragged_recalls`.
 """
 
 from . import checkpoints, config_prefix, pkg_resources_warning, torchvision_ops
@@ -13,7 +21,7 @@ __all__ = ['apply_early', 'init_gloo', 'revert_sync_bn']
 
 
 def apply_early() -> None:
-    """Apply what must be in place before a config is read or a Runner is built."""
+    """Apply what must be in place before a config is read or a ``Runner`` is built."""
     pkg_resources_warning.apply()
     torchvision_ops.apply()
     checkpoints.apply()

@@ -1,14 +1,14 @@
 """mmengine's own checkpoints under weights-only loading.
 
-Obstacle: since torch 2.6 ``torch.load`` unpickles nothing but tensors and plain containers.
-mmengine's checkpoints also hold the history of the logged values: ``HistoryBuffer`` objects, numpy
-arrays and numpy scalars. So ``resume`` and ``test`` refuse what ``train`` wrote.
+Obstacle: since torch 2.6, ``torch.load`` reads only tensors and plain containers. mmengine's
+checkpoints also contain the history of the logged values: ``HistoryBuffer`` objects, numpy arrays
+and numpy scalars. So ``resume`` and ``test`` refuse what ``train`` wrote.
 
-What this does: adds those names to torch's allow-list, each bound to a stand-in that makes just
-what such a checkpoint holds, and refuses the rest. Unpickling stays off. The real classes would
-let a file do more: the builtin ``getattr``, by which pickle spells a ``HistoryBuffer``'s methods,
-reaches any attribute of any allowed class, and numpy's ``__setstate__`` takes the layout of memory
-from the file on trust.
+What this does: adds those names to torch's allow-list. Each is bound to a stand-in that builds
+exactly what such a checkpoint contains and refuses the rest. Unpickling stays off. The real classes
+would let a file do more: the builtin ``getattr``, by which pickle names the methods of a
+``HistoryBuffer``, reaches any attribute of any allowed class, and numpy's ``__setstate__`` trusts
+the file with the layout of memory.
 """
 
 import math
@@ -40,15 +40,15 @@ def history_method(owner: object, name: str) -> Callable:
 
 
 class History(HistoryBuffer):
-    """Stands in for ``HistoryBuffer``, and is one once its state is set."""
+    """Stands in for ``HistoryBuffer``, and becomes one when its state is set."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         values, counts = state['_log_history'], state['_count_history']
         length = state['max_length']
         if not (isinstance(values, Numbers) and isinstance(counts, Numbers)):
-            raise ValueError('a HistoryBuffer holds something other than numbers')
+            raise ValueError('a HistoryBuffer contains something other than numbers')
         if values.ndim != 1 or values.shape != counts.shape or type(length) is not int:
-            raise ValueError('the parts of a HistoryBuffer do not fit each other')
+            raise ValueError('the parts of a HistoryBuffer do not match')
         HistoryBuffer.__init__(self, np.array(values), np.array(counts), length)
         self.__class__ = HistoryBuffer
 
@@ -62,25 +62,25 @@ class NumberType:
 
     def __init__(self, code: str, *_: bool) -> None:
         if not NUMBER_CODE.fullmatch(code):
-            raise ValueError(f'the checkpoint holds a numpy array of {code!r}, not of numbers')
+            raise ValueError(f'the checkpoint contains a numpy array of {code!r}, not of numbers')
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple) -> None:
         _, order, *layout = state
         if order not in ('<', '>', '=', '|') or layout != [None, None, None, -1, -1, 0]:
-            raise ValueError('the checkpoint holds a numpy type with a layout of its own')
+            raise ValueError('the checkpoint contains a numpy type with a layout of its own')
         self.dtype = self.dtype.newbyteorder(order)
 
 
 class Numbers(np.ndarray):
-    """Stands in for ``numpy.ndarray``; pickled, it is one."""
+    """Stands in for ``numpy.ndarray``, and is pickled as one."""
 
     def __setstate__(self, state: tuple) -> None:
         _, shape, kind, fortran, content = state
         if not isinstance(kind, NumberType) or not isinstance(content, bytes):
-            raise ValueError('the checkpoint holds a numpy array of something other than numbers')
+            raise ValueError('the checkpoint contains a numpy array of something else than numbers')
         if math.prod(shape) * kind.dtype.itemsize != len(content):
-            raise ValueError('a numpy array in the checkpoint has not the size it claims')
+            raise ValueError('a numpy array in the checkpoint does not have the size it claims')
         super().__setstate__((1, shape, kind.dtype, fortran, content))
 
     def __reduce__(self) -> Any:
@@ -88,22 +88,22 @@ class Numbers(np.ndarray):
 
 
 def empty_array(kind: object, shape: tuple, _: bytes) -> Numbers:
-    """Stands in for numpy's ``_reconstruct``, which makes an array before its state is set."""
+    """Stands in for numpy's ``_reconstruct``, which builds an array before its state is set."""
     if kind is not Numbers or shape != (0,):
-        raise ValueError('the checkpoint makes a numpy array in an unknown way')
+        raise ValueError('the checkpoint builds a numpy array in an unknown way')
     return Numbers(0)
 
 
 def number(kind: NumberType, content: bytes) -> np.generic:
     """Stands in for numpy's ``scalar``."""
     if not isinstance(kind, NumberType) or len(content) != kind.dtype.itemsize:
-        raise ValueError('the checkpoint holds a numpy scalar that is no number')
+        raise ValueError('the checkpoint contains a numpy scalar that is not a number')
     return np.frombuffer(content, kind.dtype)[0]
 
 
 def safe_globals() -> list:
-    """The names in mmengine's checkpoints, each with what stands for it."""
-    # numpy renamed its core in 2.0, and files written with either version are around.
+    """The names in mmengine's checkpoints, each with its stand-in."""
+    # numpy renamed its core in 2.0, and files from both versions are in use.
     numpy_names = [
         (function, f'{package}.multiarray.{name}')
         for package in ('numpy.core', 'numpy._core')

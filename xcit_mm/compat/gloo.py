@@ -1,10 +1,10 @@
 """Several processes on a machine without CUDA.
 
-Obstacle: mmengine's launchers call ``torch.cuda.set_device`` and start NCCL, whatever the machine,
-and its Runner gives the model's wrapper the number of a CUDA device.
+Obstacle: mmengine's launchers call ``torch.cuda.set_device`` and start NCCL on any machine, and its
+``Runner`` gives the model's wrapper the number of a CUDA device.
 
-What this does: starts the process group itself, with gloo, from the same environment variables
-(mmengine uses a process group that exists), and asks for the same wrapper without a device.
+What this does: starts the process group itself, with gloo and the same environment variables, and
+sets the same wrapper without a device in the config. mmengine uses a process group that exists.
 """
 
 import datetime
@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config
 from torch import distributed
 
-# launcher -> variables it sets for: rank, number of processes, rank on this machine
+# launcher -> the variables it sets: rank, number of processes, rank on this machine
 VARIABLES = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
     'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),
@@ -23,8 +23,8 @@ VARIABLES = {
 }
 
 
-# Seconds after which a process that waits for a lost one gives up, unless the config says
-# otherwise in env_cfg.dist_cfg.timeout.
+# Seconds after which a process stops waiting for a lost one. The config can set another value in
+# env_cfg.dist_cfg.timeout.
 TIMEOUT = 1800
 
 
@@ -32,8 +32,8 @@ def init_gloo(cfg: Config) -> None:
     """Start a gloo process group where there is no CUDA; call it before the Runner is built.
 
     Args:
-        cfg (Config): The config of a run. ``launcher`` says who started the processes;
-            ``model_wrapper_cfg`` is filled in if it is missing.
+        cfg (Config): The config of a run. ``launcher`` says what started the processes;
+            ``model_wrapper_cfg`` is added if it is missing.
     """
     launcher = cfg.launcher
     if launcher == 'none' or torch.cuda.is_available() or distributed.is_initialized():

@@ -1,9 +1,10 @@
-"""A warning that users can do nothing about.
+"""A warning about which users can do nothing.
 
-Obstacle: mmengine imports ``pkg_resources`` at run time, which warns that it is deprecated. The
-release of setuptools that still has it is pinned, so the warning asks for what is done already.
+Obstacle: mmengine imports ``pkg_resources`` at run time, which warns that it is deprecated and asks
+to pin setuptools. Our requirements already pin it. mmengine imports it deep inside functions that
+we do not call, so there is no place to filter the warning only there.
 
-What this does: filters that one message.
+What this does: filters that one message, by its text.
 """
 
 import warnings

@@ -1,9 +1,9 @@
 """SyncBN in a config, on a machine without CUDA.
 
-Obstacle: ``SyncBatchNorm`` synchronises over CUDA devices only, and raises in training when a
-process group exists and its input is on the CPU.
+Obstacle: ``SyncBatchNorm`` synchronises only CUDA devices. On the CPU it raises in training if a
+process group exists.
 
-What this does: makes it BN in the config, before anything is built from it, and logs that.
+What this does: changes it to BN in the config, before anything is built, and logs that.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ SYNC_NAMES = ('SyncBN', 'MMSyncBN', 'SyncBatchNorm')
 
 
 def revert_sync_bn(cfg: Config) -> int:
-    """Replace SyncBN by BN where no CUDA device takes part.
+    """Replace SyncBN with BN if there is no CUDA device.
 
     Args:
         cfg (Config): The whole config, changed in place.
 
     Returns:
-        int: How many layers' settings were changed.
+        int: The number of changed places.
     """
     if torch.cuda.is_available():
         return 0

@@ -1,12 +1,12 @@
-"""A torchvision that was built for CUDA, beside a torch that was not.
+"""A torchvision that was built for CUDA, next to a torch that was not.
 
-Obstacle: the released torchvision wheels for Linux are built for CUDA. Beside a CPU build of torch
+Obstacle: the released torchvision wheels for Linux are built for CUDA. With a CPU build of torch,
 their operator library cannot be loaded. torchvision survives that, but then attaches a shape
-function to ``torchvision::nms``, which does not exist, and ``import torchvision`` dies. With it die
-timm and every mmengine ``Runner``, which imports torchvision to report its version.
+function to ``torchvision::nms``, which does not exist, and ``import torchvision`` fails. So do timm
+and every mmengine ``Runner``, which imports torchvision to report its version.
 
-What this does: declares the schemas of the two operators that torchvision asks for at import. They
-get no implementation: calling one still raises. mmdet uses mmcv's operators, not these.
+What this does: declares the schemas of the two operators that torchvision expects at import. They
+have no implementation: calling one still raises. mmdet uses mmcv's operators, not these.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ SCHEMAS = {
 
 
 def apply() -> bool:
-    """Declare the missing schemas; returns whether there was a need to."""
+    """Declare the missing schemas; returns whether that was necessary."""
     if not _library_cannot_be_loaded():
         return False
     for name, schema in SCHEMAS.items():

@@ -1,14 +1,15 @@
-"""Data sets that stop a run with the name of the file that is at fault.
+"""Data sets whose errors name the faulty file.
 
-mmdet and mmseg skip some faults, as :mod:`.check` lists. Others raise what names no file (an image
-of zero bytes), fail long after (labels out of range, on CUDA with an assertion of the device), or
+mmdet and mmseg skip some faults; :mod:`.check` lists them. Others raise an error that names no file
+(an image of zero bytes), fail much later (labels out of range, on CUDA with a device assertion), or
 go unnoticed (labels of another size, two images with one id).
 """
 
 import contextlib
+import functools
 from typing import Any
 
-from mmengine.dataset import Compose
+from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import DATASETS
 
 from .check import DataError
@@ -24,68 +25,92 @@ def guarded(config: dict) -> dict:
 
 
 def build_guarded(config: dict) -> Any:
-    """Build a data set, or one that wraps others, guarded.
+    """Build a data set, or a wrapper of data sets, guarded.
 
     Args:
         config (dict): As in a data loader of a config.
 
     Raises:
-        DataError: If its annotations are at fault.
+        DataError: If its annotations are faulty.
     """
     if 'dataset' in config:
         return DATASETS.build({**config, 'dataset': guarded(config['dataset'])})
     if 'datasets' in config:
         return DATASETS.build({**config, 'datasets': [guarded(c) for c in config['datasets']]})
-    dataset = DATASETS.build({**config, 'lazy_init': True})
-    if not hasattr(dataset, 'full_init'):
-        return dataset
-    try:
-        _load(dataset)
-    except DataError:
-        raise
-    except Exception as error:  # whatever a file in a wrong format makes its reader raise
-        file = getattr(dataset, 'ann_file', '') or getattr(dataset, 'data_prefix', '')
-        raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
-    dataset.pipeline = GuardedPipeline(dataset)
-    return dataset
+    kind = config['type']
+    if isinstance(kind, str):
+        with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
+            kind = registry.get(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseDataset):
+        config = {**config, 'type': guarded_class(kind)}
+    return DATASETS.build(config)
 
 
-def _load(dataset: Any) -> None:
-    """Load the annotations; mmdet's data sets name the class that reads COCO's format."""
-    if not hasattr(dataset, 'COCOAPI'):
-        dataset.full_init()
-        return
-    classes = dataset.metainfo.get('classes')
-
-    class Guarded(dataset.COCOAPI):
-        def createIndex(self) -> None:
-            for problem in check_coco(self.dataset, dataset.ann_file, classes):
-                if problem.kind in STOPPING:
-                    raise DataError(f'{problem}. {HINT}')
-            super().createIndex()
-
-    dataset.COCOAPI = Guarded
-    try:
-        dataset.full_init()
-    finally:
-        del dataset.COCOAPI
+@functools.cache
+def guarded_class(kind: type) -> type:
+    """A subclass of a data set's class, under the same name."""
+    return type(kind.__name__, (GuardedDataset, kind), {})
 
 
-class GuardedPipeline(Compose):
-    """A data set's pipeline whose errors name the image.
+class GuardedDataset(BaseDataset):
+    """Raises a :class:`DataError` where a data set fails; :func:`guarded_class` mixes it in."""
 
-    Args:
-        dataset (BaseDataset): The data set.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.transforms = dataset.pipeline.transforms
-        self.labels: Labels | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        labels = None
         with contextlib.suppress(ImportError):
             from mmseg.datasets import BaseSegDataset
 
-            if isinstance(dataset, BaseSegDataset):
-                self.labels = Labels.of(dataset)
+            if isinstance(self, BaseSegDataset):
+                labels = Labels.of(self)
+        self.pipeline = GuardedPipeline(self.pipeline.transforms, labels)
+
+    def __reduce__(self) -> tuple:
+        # The class is made at run time: another process must make it again.
+        return _restore, (type(self).__bases__[1], vars(self))
+
+    def full_init(self) -> None:
+        """Load the annotations."""
+        try:
+            super().full_init()
+        except DataError:
+            raise
+        except Exception as error:  # a reader may raise anything on a file in the wrong format
+            file = getattr(self, 'ann_file', '') or getattr(self, 'data_prefix', '')
+            raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
+
+    @property
+    def COCOAPI(self) -> type:
+        """The class by which mmdet's data sets read COCO's format, with checks."""
+        file, classes = self.ann_file, self.metainfo.get('classes')
+
+        class Checked(super().COCOAPI):  # type: ignore[misc]
+            def createIndex(self) -> None:
+                for problem in check_coco(self.dataset, file, classes):
+                    if problem.kind in STOPPING:
+                        raise DataError(f'{problem}. {HINT}')
+                super().createIndex()
+
+        return Checked
+
+
+def _restore(kind: type, state: dict) -> Any:
+    dataset = object.__new__(guarded_class(kind))
+    vars(dataset).update(state)
+    return dataset
+
+
+class GuardedPipeline(Compose):
+    """A pipeline whose errors name the image.
+
+    Args:
+        transforms (list): The built transforms of another pipeline.
+        labels (Labels, optional): What a segmentor's labels may be.
+    """
+
+    def __init__(self, transforms: list, labels: Labels | None = None) -> None:
+        super().__init__(transforms)
+        self.labels = labels
 
     def __call__(self, data: dict) -> dict | None:
         names = [data[key] for key in ('img_path', 'seg_map_path') if data.get(key)]
@@ -93,7 +118,7 @@ class GuardedPipeline(Compose):
             unlabelled = 'gt_seg_map' not in data
             try:
                 data = transform(data)
-            except Exception as error:  # whatever a damaged file makes a decoder raise
+            except Exception as error:  # a decoder may raise anything on a damaged file
                 raise DataError(
                     f'{" and ".join(names)}: {type(transform).__name__} failed: '
                     f'{type(error).__name__}: {" ".join(str(error).split())}. {HINT}'
@@ -106,7 +131,7 @@ class GuardedPipeline(Compose):
 
 
 def check_loaded_labels(data: dict, allowed: Labels) -> None:
-    """Raise if the labels in a pipeline's data are not what they may be."""
+    """Raise if the labels in a pipeline's data are not allowed."""
     path, size = data['seg_map_path'], data['ori_shape'][:2]
     problem = wrong_labels(data['gt_seg_map'], path, allowed, size)
     if problem:

@@ -1,17 +1,25 @@
-"""What a training run uses beside the network: optimizer wrappers, samplers and hooks."""
+"""Hooks, samplers and the runner: what makes a run survive, and explain itself."""
 
 from .amp import cuda_amp_optim_wrapper
 from .checkpoint import AtomicCheckpointHook, what_resume_takes
 from .non_finite import NonFiniteError, NonFiniteHook
 from .progress import ProgressBarHook
-from .randomness import ExactResumeHook, SeededDefaultSampler, SeededInfiniteSampler
+from .randomness import (
+    ExactIterBasedTrainLoop,
+    ExactResumeHook,
+    SeededBatchSampler,
+    SeededDefaultSampler,
+    SeededInfiniteSampler,
+)
 
 __all__ = [
     'AtomicCheckpointHook',
+    'ExactIterBasedTrainLoop',
     'ExactResumeHook',
     'NonFiniteError',
     'NonFiniteHook',
     'ProgressBarHook',
+    'SeededBatchSampler',
     'SeededDefaultSampler',
     'SeededInfiniteSampler',
     'cuda_amp_optim_wrapper',

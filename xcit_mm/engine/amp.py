@@ -1,4 +1,4 @@
-"""Mixed precision where there is CUDA, plain precision elsewhere, from one config."""
+"""Mixed precision with CUDA and single precision without, from one config."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from mmengine.registry import OPTIM_WRAPPERS
 def cuda_amp_optim_wrapper(
     loss_scale: str | float | dict = 'dynamic', dtype: str | None = None, **kwargs: Any
 ) -> OptimWrapper:
-    """Build mmengine's ``AmpOptimWrapper`` with CUDA and its ``OptimWrapper`` without.
+    """Build mmengine's ``AmpOptimWrapper`` with CUDA, its ``OptimWrapper`` without.
 
     Args:
         loss_scale (str, float or dict): As for ``AmpOptimWrapper``. Defaults to ``dynamic``.

@@ -1,14 +1,14 @@
-"""Checkpoints that are whole or not there, whenever a run is killed or its disk fills up.
+"""Checkpoints that survive kills and full disks.
 
-mmengine removes the checkpoint that is one too many, then writes the new one in place, then
-``last_checkpoint``, the file by which ``--resume`` finds it, in place too. A run that ends in
-between leaves half a file, or the name of a file that is gone. Here each file appears under its
-name at once, and what is one too many goes last.
+mmengine first deletes the oldest checkpoint, then writes the new one in place, then
+``last_checkpoint``, where ``--resume`` finds its name. A run that ends in between leaves half a
+file, or the name of a file that is gone. Here each file appears under its name when it is complete,
+and the oldest checkpoint is deleted last.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,18 @@ def _sync_folder(folder: Path) -> None:
 
 
 def what_resume_takes(work_dir: str) -> str:
-    """A sentence that says which checkpoint a resumed run would go on from."""
+    """A sentence that says where a resumed run would start."""
     path = find_latest_checkpoint(work_dir)
     if path is None:
         return 'No checkpoint was saved before.'
-    return f'The last checkpoint, {path}, is whole, and --resume goes on from it.'
+    return f'The last checkpoint, {path}, is complete: --resume continues from it.'
 
 
 @register_backend('atomic')
 class AtomicBackend(LocalBackend):
     """mmengine's local files, written atomically."""
+
+    _postponed: list[str | Path] | None = None
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)
@@ -74,14 +76,31 @@ class AtomicBackend(LocalBackend):
     def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
         self.put(obj.encode(encoding), filepath)
 
+    def remove(self, filepath: str | Path) -> None:
+        if self._postponed is None:
+            super().remove(filepath)
+        else:
+            self._postponed.append(filepath)
+
+    @contextmanager
+    def removals_last(self) -> Iterator[None]:
+        """Postpone removals to the end of the block; after an error, nothing is removed."""
+        self._postponed = outdated = []
+        try:
+            yield
+        finally:
+            self._postponed = None
+        for path in outdated:
+            self.remove(path)
+
 
 @HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
-    """mmengine's ``CheckpointHook``, of which a kill or a full disk leaves the last checkpoint.
+    """mmengine's ``CheckpointHook``, but the last checkpoint survives kills and full disks.
 
     Args:
-        **kwargs: As for ``CheckpointHook``. Files that are not on a local disk are written by the
-            backend of their prefix.
+        **kwargs: As for ``CheckpointHook``. The backend of their prefix writes files that are not
+            on a local disk.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -91,7 +110,7 @@ class AtomicCheckpointHook(CheckpointHook):
         super().__init__(**kwargs)
 
     def before_train(self, runner: Runner) -> None:
-        """Remove what an earlier run could not finish."""
+        """Delete files that an earlier run could not complete."""
         super().before_train(runner)
         if runner.rank == 0:
             for folder in {Path(self.out_dir), Path(runner.work_dir)}:
@@ -99,7 +118,7 @@ class AtomicCheckpointHook(CheckpointHook):
                     path.unlink()
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
-        """Save; then point ``last_checkpoint`` at it; then remove the one that is too many."""
+        """Save, then point ``last_checkpoint`` at it, then delete the oldest."""
         outdated = self._take_note(runner, step)
         name = self.filename_tmpl.format(step)
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
@@ -125,30 +144,18 @@ class AtomicCheckpointHook(CheckpointHook):
                     self.file_backend.remove(path)
 
     def _take_note(self, runner: Runner, step: int) -> list[int]:
-        """Enter a step in the list of kept checkpoints; returns the steps that fall out of it."""
+        """Add a step to the list of kept checkpoints; returns the steps that drop out of it."""
         if self.max_keep_ckpts <= 0 or step in self.keep_ckpt_ids:
             return []
         known = [*self.keep_ckpt_ids, step]
         self.keep_ckpt_ids.append(step)  # drops the first if there are too many
-        # All of them go into the checkpoint: if this run is killed before it removes the first,
-        # mmengine does so when the run is resumed.
+        # The checkpoint lists all of them: if this run is killed before it deletes the first one,
+        # mmengine does so when the run resumes.
         runner.message_hub.update_info('keep_ckpt_ids', known)
         return known[: -self.max_keep_ckpts]
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        """As mmengine's, but the former best goes when the new one is there."""
-        with _removals_last(self.file_backend):
+        """As in mmengine, but the former best is deleted after the new one is saved."""
+        backend = self.file_backend
+        with backend.removals_last() if isinstance(backend, AtomicBackend) else nullcontext():
             super()._save_best_checkpoint(runner, metrics)
-
-
-@contextmanager
-def _removals_last(backend: LocalBackend) -> Iterator[None]:
-    """What is removed inside is removed at the end, and not at all if there was an error."""
-    outdated: list[str] = []
-    backend.remove = outdated.append
-    try:
-        yield
-    finally:
-        del backend.remove
-    for path in outdated:
-        backend.remove(path)

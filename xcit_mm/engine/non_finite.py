@@ -1,19 +1,19 @@
-"""Stops a run whose loss or gradient is no number any more, before its weights are none either."""
+"""Stops a run whose loss or gradients are not finite, before they reach the weights."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
+from torch.optim import Optimizer
 
 from .checkpoint import what_resume_takes, write_atomically
-from .fault_report import describe_images, faulty_groups, in_words, json_number, some
+from .gradients import GradientWatch
+from .images import describe_images, json_number
 
 
 class NonFiniteError(FloatingPointError):
@@ -22,18 +22,19 @@ class NonFiniteError(FloatingPointError):
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Leaves out steps with a non-finite gradient, and stops the run after several in a row.
+    """Skips steps with a non-finite gradient, and stops the run after several in a row.
 
-    Such an iteration leaves no trace in the weights, in the optimizer's state and in the running
-    statistics of BatchNorm. What is known of it goes into ``non_finite/iter_N.json`` in the work
-    folder: losses, images, and the parameters at fault with their groups. Weights that are not
-    finite are never saved, so the last good checkpoint stays.
+    A skipped iteration leaves no trace in the weights, the optimizer's state or the running
+    statistics of BatchNorm. A report goes to ``non_finite/iter_N.json`` in the work folder: losses,
+    images, and the faulty parameters with their groups. Weights that are not finite are never
+    saved, so the last good checkpoint stays.
 
-    With mixed precision, an overflow that a smaller loss scale can mend does not count.
+    With mixed precision, an overflow that a smaller loss scale can fix does not count. With several
+    processes, all of them skip a step that one of them must skip.
 
     Args:
-        max_in_a_row (int): So many iterations in a row with a non-finite loss or gradient stop the
-            run. Defaults to 3.
+        max_in_a_row (int): The run stops after this many iterations in a row with a non-finite loss
+            or gradient. Defaults to 3.
     """
 
     priority = 'ABOVE_NORMAL'
@@ -43,40 +44,45 @@ class NonFiniteHook(Hook):
             raise ValueError(f'max_in_a_row must be at least 1, not {max_in_a_row}')
         self.max_in_a_row = max_in_a_row
         self.in_a_row = 0
-        self.stepped = True
-        self.is_mended = False
+        self.was_step = True
         self.batches: list[dict | None] = []  # since the last step: gradients may be accumulated
-        self.groups: list[dict] = []
 
     def before_train(self, runner: Runner) -> None:
-        """Look at gradients between backward and step.
-
-        mmengine has no hook there, and later a clipped gradient does not tell which parameter is
-        at fault: all are.
-        """
-        runner.optim_wrapper.step = partial(self._step, runner.optim_wrapper, runner.model)
+        """Watch the gradients and the optimizer, through torch's own hooks."""
+        optimizer = runner.optim_wrapper.optimizer
+        self.watch = GradientWatch(runner.model, optimizer)
+        self.step_hook = optimizer.register_step_pre_hook(self._before_step)
         self.buffers = list(runner.model.buffers())
         self.saved_buffers = [buffer.clone() for buffer in self.buffers]
+
+    def after_train(self, runner: Runner) -> None:
+        """Leave model and optimizer as they were."""
+        self.watch.remove()
+        self.step_hook.remove()
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None
     ) -> None:
         """Keep what the iteration may spoil, and its images."""
         copy_all(self.buffers, self.saved_buffers)
-        self.batches = [data_batch] if self.stepped else [*self.batches, data_batch]
-        self.groups, self.stepped, self.is_mended = [], False, False
+        self.batches = [data_batch] if self.was_step else [*self.batches, data_batch]
+        self.watch.forget()
+        self.has_looked = self.is_faulty = False
+        self.groups: list[dict] = []
+        self.loss_scale = loss_scale(runner)
 
-    def _step(self, wrapper: OptimWrapper, model: nn.Module, **kwargs: Any) -> None:
-        self.stepped = True
-        self.groups = faulty_groups(wrapper, model)
-        step = partial(type(wrapper).step, wrapper, **kwargs)
-        scaler = getattr(wrapper, 'loss_scaler', None)
-        if not self.groups:
-            step()
-        elif scaler is not None:
-            scale = scaler.get_scale()
-            step()  # leaves the weights alone and lowers the scale
-            self.is_mended = 1 <= scaler.get_scale() < scale
+    def _look(self) -> None:
+        """Find faulty gradients, of all processes: they must agree whether to take the step."""
+        self.groups = self.watch.faulty_groups()
+        faulty = torch.tensor(bool(self.groups), dtype=torch.int32)
+        all_reduce(faulty, 'max')
+        self.is_faulty, self.has_looked = bool(faulty), True
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Turn a step that must not happen into nothing: without gradients, nothing changes."""
+        self._look()
+        if self.is_faulty:
+            optimizer.zero_grad(set_to_none=True)
 
     def after_train_iter(
         self,
@@ -85,15 +91,32 @@ class NonFiniteHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Count, save and perhaps stop."""
+        """Count and report a faulty iteration, and perhaps stop."""
+        self.was_step = self.has_looked or runner.optim_wrapper.should_update()
+        if self.was_step and not self.has_looked:
+            self._look()  # the loss scaler skipped the step
+        is_rescaled = self.is_faulty and 1 <= loss_scale(runner) < self.loss_scale
         outputs = outputs or {}
         is_finite = not isinstance(json_number(outputs.get('loss', 0.0)), str)
-        if is_finite and (not self.groups or self.is_mended):
-            if self.stepped:
+        if is_finite and (not self.is_faulty or is_rescaled):
+            if self.was_step:
                 self.in_a_row = 0
             return
         copy_all(self.saved_buffers, self.buffers)
         self.in_a_row += 1
+        path, text = self._report(runner, outputs)
+        if self.in_a_row < self.max_in_a_row:
+            runner.logger.warning(f'{text} This iteration was skipped. Details: {path}')
+            return
+        raise NonFiniteError(
+            f'{text} The run was stopped: {self.in_a_row} in a row. Details are in {path.parent}. '
+            f'{what_resume_takes(runner.work_dir)} First look at these images and their '
+            'annotations. If the run diverges, try a lower learning rate, a longer warm-up or '
+            'clip_grad in optim_wrapper.'
+        )
+
+    def _report(self, runner: Runner, outputs: dict) -> tuple[Path, str]:
+        """Write what is known about the iteration; returns the file, and the same in words."""
         report = dict(
             iteration=runner.iter + 1,
             epoch=runner.epoch + 1,
@@ -107,19 +130,10 @@ class NonFiniteHook(Hook):
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{runner.iter + 1}{rank}.json'
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(report, indent=1).encode())
-        text = in_words(report)
-        if self.in_a_row < self.max_in_a_row:
-            runner.logger.warning(f'{text} This iteration was left out. Details: {path}')
-            return
-        raise NonFiniteError(
-            f'{text} The run was stopped: {self.in_a_row} in a row. Details of each are in '
-            f'{path.parent}. {what_resume_takes(runner.work_dir)} Look at these images and '
-            'their annotations first; a lower learning rate, a longer warm-up or clip_grad in '
-            'optim_wrapper help a run that diverges.'
-        )
+        return path, in_words(report)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Refuse to save what would spoil a resumed run."""
+        """Refuse to save weights that would spoil a resumed run."""
         spoilt = [
             name
             for name, value in checkpoint['state_dict'].items()
@@ -128,12 +142,43 @@ class NonFiniteHook(Hook):
         if spoilt:
             raise NonFiniteError(
                 f'After iteration {runner.iter + 1} these weights are not finite and were not '
-                f'saved: {some(spoilt)}. {what_resume_takes(runner.work_dir)} A lower learning '
-                'rate, a longer warm-up or clip_grad in optim_wrapper may help.'
+                f'saved: {some(spoilt)}. {what_resume_takes(runner.work_dir)} Try a lower learning '
+                'rate, a longer warm-up or clip_grad in optim_wrapper.'
             )
 
 
+def loss_scale(runner: Runner) -> float:
+    """The factor on the loss in mixed precision; 0 without one."""
+    scaler = getattr(runner.optim_wrapper, 'loss_scaler', None)
+    return 0.0 if scaler is None else scaler.get_scale()
+
+
 def copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
-    """Copy each of many small tensors, at one go where the device can."""
-    if sources:
-        torch._foreach_copy_(targets, sources)
+    """Copy each of many tensors."""
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+
+
+def in_words(report: dict) -> str:
+    """A report as one sentence."""
+    losses = [name for name, value in report['losses'].items() if isinstance(value, str)]
+    groups = report['parameter_groups']
+    names = [parameter['name'] for group in groups for parameter in group['parameters']]
+    images = sorted(report['images'], key=lambda image: image['finite'])
+    text = f'Iteration {report["iteration"]} (process {report["rank"]}) is not finite:'
+    if losses:
+        text += f' losses {some(losses)};'
+    if names:
+        numbers = [str(group['group']) for group in groups]
+        # Backward spreads a fault to earlier layers: the last one is nearest to its origin.
+        text += f' gradients of {some(names[::-1])} in parameter groups {some(numbers[::-1])};'
+    if not losses and not names:
+        text += ' gradients of another process;'
+    shown = [f'{i["path"]}{"" if i["finite"] else " (pixels not finite)"}' for i in images]
+    return f'{text} images {some(shown) or "unknown"}.'
+
+
+def some(names: list[str], count: int = 4) -> str:
+    """The first names, and how many more there are."""
+    more = f' and {len(names) - count} more' if len(names) > count else ''
+    return ', '.join(names[:count]) + more

@@ -1,23 +1,25 @@
-"""A progress bar while training: draws on a terminal, stays quiet in a log."""
+"""A progress bar for training: it draws on a terminal and stays quiet in a log."""
 
 import sys
+from typing import TYPE_CHECKING
 
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 @HOOKS.register_module()
 class ProgressBarHook(Hook):
     """Shows epoch, iteration, loss, learning rate, time left and the last metric.
 
-    mmengine's own log lines go on; on a terminal they scroll above the bar.
+    mmengine's own log lines scroll above the bar.
 
     Args:
-        key_metric (str, optional): Name, or part of the name, of the metric to show. Defaults to
-            None, the first of ``mAP`` and ``mIoU`` that validation reports.
+        key_metric (str, optional): The metric to show, or a part of its name. Defaults to None:
+            ``mAP`` or ``mIoU``, whichever validation reports first.
     """
 
     priority = 'VERY_LOW'
@@ -25,13 +27,16 @@ class ProgressBarHook(Hook):
     def __init__(self, key_metric: str | None = None) -> None:
         self.key_metrics = (key_metric,) if key_metric else ('mAP', 'mIoU')
         self.progress: Progress | None = None
-        self.task = TaskID(0)
+        self.task: TaskID
         self.metric = ''
 
     def before_train(self, runner: Runner) -> None:
-        """Start the bar, on the main process and on a terminal only."""
+        """Start the bar, only in the main process and on a terminal."""
         if runner.rank != 0 or not sys.stderr.isatty():
             return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn('{task.description}'), BarColumn(bar_width=24))
         self.progress = Progress(
             *columns,
@@ -51,7 +56,7 @@ class ProgressBarHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Move on by one iteration."""
+        """Advance by one iteration."""
         if self.progress is None:
             return
         loss = float((outputs or {}).get('loss', float('nan')))

@@ -1,25 +1,30 @@
-"""Random numbers that depend on nothing but the seed and the place in the run.
+"""Random numbers that depend only on the seed and the place in the run.
 
-mmengine seeds its processes when they start. What they draw later depends on all they drew before,
-which a resumed run does not repeat: it would go on with other augmentations and other dropped
-paths. Here each sample is prepared, and each iteration is run, from a seed of its own. So a resumed
-run goes on bit for bit as if it had never stopped, with any number of data-loading processes.
+mmengine seeds its processes when they start. What they draw later depends on everything they drew
+before, and a resumed run does not repeat that: its augmentations and dropped paths differ. Here
+each sample and each iteration has a seed of its own. So a resumed run continues bit for bit as if
+it had never stopped, with any number of data-loading processes.
+
+A sampler gives each index its seed. The batch sampler makes batches that set it: the data loader
+iterates over a batch, in whichever process loads it, and loads each sample before it asks for the
+next index.
 """
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.hooks import Hook
-from mmengine.registry import DATA_SAMPLERS, HOOKS
+from mmengine.registry import DATA_SAMPLERS, HOOKS, LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
-from torch.utils.data import BatchSampler
+from torch import nn
+from torch.utils.data import BatchSampler, Sampler
 
-# Both kinds of seeds begin with the run's; this keeps them apart.
+# Both kinds of seeds start with the run's; this tells them apart.
 ITERATION, SAMPLE = 0, 1
 
 
@@ -32,33 +37,14 @@ def seed_all(*key: int) -> None:
 
 
 class SeededIndex(int):
-    """An index of a data set that brings the seed for its sample along, to another process too."""
+    """An index of a data set that carries the seed of its sample, also to another process."""
 
     key: tuple[int, ...]
-
-
-class SeededItems:
-    """What a data loader calls for a batch if a data set has it as ``__getitems__``."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __call__(self, indices: Sequence[int]) -> list:
-        return [self._get(index) for index in indices]
-
-    def _get(self, index: int) -> Any:
-        if isinstance(index, SeededIndex):  # others come from somebody else's data loader
-            seed_all(*index.key)
-        return self.dataset[int(index)]
 
 
 @DATA_SAMPLERS.register_module()
 class SeededDefaultSampler(DefaultSampler):
     """mmengine's ``DefaultSampler`` with a seed for each sample."""
-
-    def __init__(self, dataset: Any, **kwargs: Any) -> None:
-        super().__init__(dataset, **kwargs)
-        dataset.__getitems__ = SeededItems(dataset)
 
     def __iter__(self) -> Iterator[SeededIndex]:
         return _with_seeds(self, super().__iter__(), self.epoch)
@@ -69,14 +55,10 @@ class SeededInfiniteSampler(InfiniteSampler):
     """mmengine's ``InfiniteSampler`` with a seed for each sample.
 
     Attributes:
-        start (int): How many samples to leave out.
+        start (int): How many samples to skip.
     """
 
     start = 0
-
-    def __init__(self, dataset: Any, **kwargs: Any) -> None:
-        super().__init__(dataset, **kwargs)
-        dataset.__getitems__ = SeededItems(dataset)
 
     def __iter__(self) -> Iterator[SeededIndex]:
         indices = itertools.islice(self._indices_of_rank(), self.start, None)
@@ -93,32 +75,108 @@ def _with_seeds(
         yield seeded
 
 
+class SeededBatch:
+    """Indices of a batch; iterating over them seeds the process for one sample after the other.
+
+    Args:
+        indices (list[SeededIndex]): The batch.
+    """
+
+    def __init__(self, indices: list[SeededIndex]) -> None:
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.indices:
+            seed_all(*index.key)
+            yield int(index)
+
+
+@DATA_SAMPLERS.register_module()
+class SeededBatchSampler(Sampler):
+    """Batches that are loaded with the seeds of a seeded sampler.
+
+    Args:
+        sampler (SeededDefaultSampler or SeededInfiniteSampler): The indices.
+        batch_size (int): Samples per batch.
+        batches (dict, optional): Config of the batch sampler that forms the batches, such as
+            ``dict(type='AspectRatioBatchSampler')``. Defaults to None: torch's ``BatchSampler``.
+        drop_last (bool): Whether to leave out an incomplete last batch. Defaults to False.
+    """
+
+    def __init__(
+        self,
+        sampler: SeededDefaultSampler | SeededInfiniteSampler,
+        batch_size: int,
+        batches: dict | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        if not isinstance(sampler, (SeededDefaultSampler, SeededInfiniteSampler)):
+            raise TypeError(
+                'SeededBatchSampler needs SeededDefaultSampler or SeededInfiniteSampler as the '
+                f'sampler, not {type(sampler).__name__}'
+            )
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        settings = dict(sampler=sampler, batch_size=batch_size, drop_last=drop_last)
+        if batches is None:
+            self.batches = BatchSampler(**settings)
+        else:
+            self.batches = DATA_SAMPLERS.build(batches, default_args=settings)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[SeededBatch]:
+        return map(SeededBatch, self.batches)
+
+
+@LOOPS.register_module()
+class ExactIterBasedTrainLoop(IterBasedTrainLoop):
+    """mmengine's ``IterBasedTrainLoop``, which computes its place in the data after a resume.
+
+    mmengine loads all data again that the run has seen. The result is the same, but that takes as
+    long as loading did. The data loader must have a ``SeededInfiniteSampler`` and a
+    ``SeededBatchSampler`` without ``batches``; otherwise this loop does what mmengine's does.
+    """
+
+    def run(self) -> nn.Module:
+        """As in mmengine."""
+        batches = self.dataloader.batch_sampler
+        sampler = getattr(batches, 'sampler', None)
+        is_plain = type(getattr(batches, 'batches', None)) is BatchSampler
+        if self.iter > 0 and is_plain and isinstance(sampler, SeededInfiniteSampler):
+            sampler.start = self.iter * batches.batch_size
+            # mmengine takes as many batches from the iterator as the run has seen.
+            seen = itertools.repeat(None, self.iter)
+            rest = type(self.dataloader_iterator)(self.dataloader)
+            self.dataloader_iterator = itertools.chain(seen, rest)
+        return super().run()
+
+
 @HOOKS.register_module()
 class ExactResumeHook(Hook):
-    """Seeds each iteration, and lets a resumed run find its place in the data at once.
+    """Seeds each iteration, so that a resumed run continues exactly where it stopped.
 
-    The data loader's sampler must be a ``SeededDefaultSampler`` or a ``SeededInfiniteSampler``.
+    The data loader needs a ``SeededDefaultSampler`` or a ``SeededInfiniteSampler``, and a
+    ``SeededBatchSampler``.
     """
 
     priority = 'VERY_HIGH'
 
     def before_train(self, runner: Runner) -> None:
-        """Leave out the data that an iteration-based run has seen, instead of loading it again."""
-        loop, loader = runner.train_loop, runner.train_dataloader
-        batches = loader.batch_sampler
-        sampler: Any = getattr(batches, 'sampler', None)
-        if not isinstance(sampler, (SeededDefaultSampler, SeededInfiniteSampler)):
+        """Warn about a data loader whose samples depend on what was drawn before."""
+        batches = runner.train_dataloader.batch_sampler
+        if not isinstance(batches, SeededBatchSampler):
+            sampler = getattr(batches, 'sampler', None)
             runner.logger.warning(
-                f'With the sampler {type(sampler).__name__} a resumed run is not exactly the run '
-                'that was stopped; with SeededDefaultSampler or SeededInfiniteSampler it is.'
+                f'With the sampler {type(sampler).__name__} and the batch sampler '
+                f'{type(batches).__name__}, a resumed run differs from one that was never stopped. '
+                'To get the same result bit for bit, set in train_dataloader: '
+                "sampler=dict(type='SeededDefaultSampler') or 'SeededInfiniteSampler', and "
+                "batch_sampler=dict(type='SeededBatchSampler')."
             )
-        is_plain = isinstance(sampler, SeededInfiniteSampler) and type(batches) is BatchSampler
-        if isinstance(loop, IterBasedTrainLoop) and is_plain and loop.iter > 0:
-            sampler.start = loop.iter * batches.batch_size
-            # Before it begins, the loop takes as many batches as it has seen.
-            seen = itertools.repeat(None, loop.iter)
-            rest = type(loop.dataloader_iterator)(loader)
-            loop.dataloader_iterator = itertools.chain(seen, rest)
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None

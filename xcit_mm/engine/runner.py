@@ -1,4 +1,4 @@
-"""The runner of the tools, which names the file when data or a checkpoint is at fault."""
+"""The runner of the commands: its errors name the faulty image, annotation or checkpoint."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from ..datasets.check import DataError
 from ..datasets.guard import guarded
 from ..errors import UserError, is_out_of_memory
 from ..weights import CheckpointError, WeightsError
+from .images import images_of
 
 
 class GuardedRunner(Runner):
@@ -27,20 +28,20 @@ class GuardedRunner(Runner):
         return Runner.build_dataloader(dataloader, *args, **kwargs)
 
     def resume(self, filename: str, *args: Any, **kwargs: Any) -> None:
-        """As in mmengine; says so if a checkpoint holds no run that this one could go on with."""
+        """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""
         try:
             super().resume(filename, *args, **kwargs)
         except (CheckpointError, WeightsError):
             raise
         except Exception as error:
             raise UserError(
-                f'{filename} holds no run that this one could go on with: {type(error).__name__}: '
-                f'{error}. To start from its weights alone, leave out --resume and add '
+                f'{filename} cannot be resumed by this config: {type(error).__name__}: {error}. To '
+                'start from its weights alone, leave out --resume and add '
                 f'--cfg-options load_from={filename}'
             ) from error
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
-        """As in mmengine; keeps the batch that is worked on."""
+        """As in mmengine; remembers the current batch."""
         if fn_name.endswith('_iter'):
             self.batch = kwargs.get('data_batch') if fn_name.startswith('before_') else None
         super().call_hook(fn_name, **kwargs)
@@ -57,7 +58,7 @@ class GuardedRunner(Runner):
 
     @contextlib.contextmanager
     def naming_images(self) -> Iterator[None]:
-        """Raise a :class:`DataError` when memory does not suffice for the images of a batch."""
+        """Raise a :class:`DataError` if memory runs out in the middle of a batch."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -65,22 +66,8 @@ class GuardedRunner(Runner):
             if not names or not is_out_of_memory(error):
                 raise
             raise DataError(
-                f'{", ".join(names)}: not enough memory for an image of this size or a batch of '
-                f'this length: {" ".join(str(error).split())}. Smaller batches or scales of the '
-                "pipeline help; a segmentor's results have the size of the file whatever the "
-                'scale, so it may be the file that must be smaller.'
+                f'{", ".join(names)}: not enough memory for images of this size or a batch of this '
+                f'length: {" ".join(str(error).split())}. Use a smaller batch or a smaller scale '
+                "in the pipeline. A segmentor's result is as large as the image file whatever the "
+                'scale, so the file itself may have to be smaller.'
             ) from error
-
-
-def images_of(batch: Any) -> list[str]:
-    """Path and size of the images of a batch, as far as they are known."""
-    samples = batch.get('data_samples') if isinstance(batch, dict) else None
-    # With test-time augmentation, lists of the same images.
-    flat = [s for item in samples or () for s in (item if isinstance(item, list) else [item])]
-    known = [getattr(sample, 'metainfo', {}) for sample in flat]
-    names = [
-        '{} ({}x{} pixels)'.format(info['img_path'], *info['ori_shape'][1::-1])
-        for info in known
-        if 'img_path' in info and 'ori_shape' in info
-    ]
-    return list(dict.fromkeys(names))

@@ -6,12 +6,11 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
 
 from ..compat import revert_sync_bn
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
-from ..weights import recognise, unwrap
+from ..weights import read_weights, recognise, unwrap
 from ..weights.formats import Recognised, structure
 from .images import Normalise
 
@@ -43,8 +42,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
             to None: the weights tell which of the paper's sizes it is.
         device (str): Where it runs. Defaults to ``cpu``.
     """
-    content = CheckpointLoader.load_checkpoint(checkpoint, 'cpu', logger='silent')
-    recognised = recognise(unwrap(content))
+    recognised = recognise(unwrap(read_weights(checkpoint)))
     if recognised is None:
         raise ValueError(f'{checkpoint} holds no XCiT in a known format')
     backbone = _from_weights(recognised) if cfg is None else _from_config(cfg)

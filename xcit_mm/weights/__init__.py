@@ -4,7 +4,8 @@ from .convert import convert
 from .formats import recognise, unwrap
 from .hook import WeightsError
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
-from .sources import download, published, register, resolve_short_name
+from .sources import download, published, read_weights, register, resolve_short_name
+from .strict import use_strict_reader
 
 __all__ = [
     'CheckpointError',
@@ -14,8 +15,10 @@ __all__ = [
     'download',
     'published',
     'read_checkpoint',
+    'read_weights',
     'recognise',
     'register',
     'resolve_short_name',
     'unwrap',
+    'use_strict_reader',
 ]

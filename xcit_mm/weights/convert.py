@@ -1,36 +1,36 @@
-"""Any published format to a clean safetensors file."""
+"""Converts any published format to a clean safetensors file."""
 
 import os
 from pathlib import Path
 
 import torch
-from mmengine.runner.checkpoint import CheckpointLoader
-from safetensors.torch import save_file
 
 from ..tables import format_table
 from .formats import recognise, structure, unwrap
+from .sources import read_weights
 
 
 def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> str:
-    """Read weights, give them this project's names and write them.
+    """Read weights, rename them to this project's names and write them.
 
     Args:
         source (str): A path, a web address, ``xcit://NAME`` or ``timm://NAME``.
         target (str or PathLike): The ``.safetensors`` file.
-        overwrite (bool): Whether an existing target is replaced. Defaults to False.
+        overwrite (bool): Whether to replace an existing target. Defaults to False.
 
     Returns:
-        str: A report: the format recognised and a table of what was done.
+        str: A report: the recognised format and a table of what was written.
     """
+    from safetensors.torch import save_file
+
     target = Path(target)
     if target.suffix != '.safetensors':
         raise ValueError(f'the output must end in .safetensors, not {target.name!r}')
     if target.exists() and not overwrite:
         raise FileExistsError(f'{target} exists already; --force overwrites it')
-    checkpoint = CheckpointLoader.load_checkpoint(source, map_location='cpu', logger='silent')
-    recognised = recognise(unwrap(checkpoint))
+    recognised = recognise(unwrap(read_weights(source)))
     if recognised is None:
-        raise ValueError(f'{source} holds no XCiT in a known format')
+        raise ValueError(f'{source} contains no XCiT in a known format')
     tensors = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in recognised.state.items()

@@ -1,4 +1,4 @@
-"""The formats in which XCiT weights are published: how each is told, and its names in ours.
+"""The formats in which XCiT weights are published: how to tell them apart, and their names in ours.
 
 =============  =========================================================================
 own            this project's names
@@ -7,8 +7,8 @@ timm           ``pos_embed.token_projection``; class attention with ``q``, ``k``
 mmpretrain     ``xca_layers``, ``ca_layers`` and the names of mmcv's ``ConvModule``
 =============  =========================================================================
 
-The authors' files come wrapped in ``model`` (ImageNet), ``teacher`` or nothing (DINO), or
-``state_dict`` with ``backbone.`` in front of each name (COCO, ADE20k).
+The authors' files are wrapped in ``model`` (ImageNet), ``teacher`` or nothing (DINO), or
+``state_dict`` with the prefix ``backbone.`` (COCO, ADE20k).
 """
 
 import re
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Entries under which a state dict is wrapped, in the order in which they are looked for.
+# Entries that may wrap a state dict, in the order of the search.
 WRAPPERS = ('state_dict', 'model', 'teacher')
-# Prefixes that training tools put in front of all names of a backbone.
+# Prefixes that training tools add to the names of a backbone.
 PREFIXES = ('module.', 'backbone.')
 
-# What tells a format: a part of a name that no other format has.
+# What identifies a format: the start of a name that no other format has.
 SIGNS = {
     'mmpretrain': re.compile(r'^xca_layers\.'),
     'released': re.compile(r'^pos_embeder\.'),
@@ -85,7 +85,7 @@ class Recognised:
     Args:
         format (str): One of :data:`RULES`.
         state (dict): The weights in our names.
-        others (dict): Entries of the file that are not a part of an XCiT: necks and heads.
+        others (dict): Entries of the file that do not belong to an XCiT: necks and heads.
     """
 
     format: str
@@ -94,7 +94,7 @@ class Recognised:
 
 
 def unwrap(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find the state dict in what was read from a file."""
+    """Find the state dict in the content of a file."""
     for name in WRAPPERS:
         inner = checkpoint.get(name)
         if isinstance(inner, Mapping) and any(isinstance(v, Tensor) for v in inner.values()):
@@ -103,13 +103,13 @@ def unwrap(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def recognise(state: Mapping[str, Any]) -> Recognised | None:
-    """Tell the format of a state dict by its names and translate them.
+    """Recognise the format of a state dict by its names, and translate them.
 
     Args:
         state (Mapping): Names and tensors of a backbone, classifier, detector or segmentor.
 
     Returns:
-        Recognised, optional: None if it has no XCiT in it.
+        Recognised, optional: None if it contains no XCiT.
     """
     tensors = {n: t for n, t in state.items() if isinstance(n, str) and isinstance(t, Tensor)}
     prefix = _find_prefix(tensors)
@@ -127,7 +127,7 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
 
 
 def _find_prefix(names: Iterable[str]) -> str | None:
-    """What stands in front of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
+    """The prefix of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
     names = list(names)
     candidates = ['', *PREFIXES, 'module.backbone.']
     for prefix in candidates:
@@ -159,7 +159,7 @@ def _join_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes of the network that weights in our names belong to, as far as they tell."""
+    """The sizes of the network that these weights, in our names, belong to, as far as they tell."""
     found: dict[str, int] = {}
     stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d)\.', n))}
     layers = {number for name in state if (number := layer_number(name)) is not None}
@@ -185,7 +185,7 @@ def layer_number(name: str) -> int | None:
 
 
 def group_names(names: Iterable[str], limit: int = 8) -> str:
-    """Many names as a few: ``layers.0-11.xca.qkv.weight (12)``."""
+    """Many names, shortened: ``layers.0-11.xca.qkv.weight (12)``."""
     groups: dict[str, list[int]] = {}
     for name in names:
         match = re.search(r'(?<=\.)\d{1,4}(?=\.)', name)

@@ -1,11 +1,11 @@
-"""Takes out of a checkpoint what mmengine would act upon.
+"""Removes from a checkpoint what mmengine would act upon.
 
-A file of nothing but tensors and text can still do harm, by what mmengine does with its text:
+A file with only tensors and text can still do harm, because of what mmengine does with the text:
 
-- ``Runner.resume`` runs the config in ``meta`` as Python, and so do inferencers that are given no
-  config of their own. These texts are removed. Inferencers must be given the config.
+- ``Runner.resume`` runs the config in ``meta`` as Python, and so do inferencers without a config of
+  their own. These texts are removed, so inferencers need a config.
 - After ``resume``, mmengine's ``CheckpointHook`` deletes the file or folder that the checkpoint
-  names as the best so far. Such a path is kept only if it is a ``best_*`` beside the checkpoint.
+  names as the best so far. Such a path is kept only if it is a ``best_*`` next to the checkpoint.
 """
 
 import os
@@ -17,14 +17,14 @@ from .read import CheckpointError
 
 
 def make_harmless(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
-    """Change what was read from a file so that mmengine can have it.
+    """Make the content of a file safe to hand to mmengine.
 
     Args:
         checkpoint (dict): What :func:`read_checkpoint` returned; changed in place.
-        path (str or PathLike): The file it was read from.
+        path (str or PathLike): The file that it was read from.
 
     Raises:
-        CheckpointError: If a part is not of the kind that mmengine and torch expect.
+        CheckpointError: If a part does not have the type that mmengine and torch expect.
     """
     path = Path(path)
     meta = _part(checkpoint, 'meta', path)
@@ -47,15 +47,15 @@ def make_harmless(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[s
 def _part(whole: dict, name: str, path: Path) -> dict:
     part = whole.get(name, {})
     if not isinstance(part, dict):
-        raise CheckpointError(f'{path}: its {name} is of the type {type(part).__name__}, not dict')
+        raise CheckpointError(f'{path}: {name} is a {type(part).__name__}, not a dict')
     return part
 
 
 def _plain(state: dict, path: Path) -> dict:
-    """The same entries without attributes of the file's choice, but for torch's own."""
+    """The same entries, without attributes that the file sets, except torch's own."""
     wrong = next((name for name in state if not isinstance(name, str)), None)
     if wrong is not None:
-        raise CheckpointError(f'{path}: names of weights are text, not as here {wrong!r}')
+        raise CheckpointError(f'{path}: names of weights must be text, not {wrong!r}')
     plain = OrderedDict(dict.items(state))
     metadata = getattr(state, '_metadata', None)
     if isinstance(metadata, dict):

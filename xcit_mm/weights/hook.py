@@ -1,8 +1,8 @@
 """Translates published weights while they are loaded.
 
-The function here runs before a backbone or classifier takes its weights from a state dict, whoever
-loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, mmdet's and mmseg's
-inferencers. So every published file works as it is.
+:func:`translate_state_dict` runs before a backbone or classifier takes its weights from a state
+dict, whoever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, or an
+inferencer of mmdet or mmseg. So every published file works as it is.
 """
 
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class WeightsError(RuntimeError):
-    """Weights that do not belong to the network that is to take them."""
+    """Weights that do not fit the network."""
 
 
 def translate_state_dict(
     module: 'XCiTTrunk', state_dict: dict[str, Any], prefix: str, *_: Any
 ) -> None:
-    """Give the entries of a state dict our names; a load-state-dict pre-hook of torch.
+    """Rename the entries of a state dict to our names; torch's load-state-dict pre-hook.
 
     Args:
-        module (XCiTTrunk): The backbone or classifier that is to take the weights.
+        module (XCiTTrunk): The backbone or classifier that takes the weights.
         state_dict (dict): Changed in place.
-        prefix (str): Prefix of the module's entries, ``backbone.`` in a detector.
+        prefix (str): Prefix of the module's entries; ``backbone.`` in a detector.
 
     Raises:
         WeightsError: If they do not fit.
@@ -46,7 +46,7 @@ def translate_state_dict(
         name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)
     }
     if not entries:
-        return  # nothing for us in it, which torch reports by itself
+        return  # nothing for us; torch itself reports that
     expected = {name: value.shape for name, value in module.state_dict().items()}
     if {name: getattr(value, 'shape', None) for name, value in entries.items()} == expected:
         return
@@ -55,7 +55,7 @@ def translate_state_dict(
         first_words = sorted({name.split('.')[0] for name in entries})
         raise WeightsError(
             'These weights are in none of the formats known for XCiT (released, timm, mmpretrain, '
-            f'own). Their names begin with: {", ".join(first_words[:12])}'
+            f'own). Their names start with: {", ".join(first_words[:12])}'
         )
     unused = _take_what_fits(module, recognised)
     _check(module, recognised, expected)
@@ -76,7 +76,7 @@ def translate_state_dict(
 
 
 def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
-    """Remove the parts that this network does not have, as a classifier's head; name them."""
+    """Remove the parts that this network lacks, such as a classifier's head; return their names."""
     unused = {name.split('.')[0] for name in recognised.others}
     parts = {name for name, _ in module.named_children()} | {'cls_token'}
     has_head = hasattr(module, 'cls_token')
@@ -97,7 +97,7 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
 
 
 def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]) -> None:
-    """Raise if the weights are another network's."""
+    """Raise if the weights belong to another network."""
     state = recognised.state
     found = structure(state)
     wanted = {

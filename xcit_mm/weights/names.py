@@ -1,13 +1,13 @@
 """What the pickle of a checkpoint may name.
 
-Beside these, what was added to torch's own allow-list, as :mod:`xcit_mm.compat` does for
-mmengine's checkpoints.
+It may also name what is on torch's own allow-list, to which :mod:`xcit_mm.compat` adds the contents
+of mmengine's checkpoints.
 """
 
 import torch
 
-# What a pickle may call. Sparse, nested and quantised tensors are in no checkpoint of a network
-# here, and torch does not check all that they claim.
+# What a pickle may call. Sparse, nested and quantised tensors are missing: no checkpoint here has
+# them, and torch does not verify all their sizes.
 CALLED = {
     'builtins.complex',
     'builtins.set',
@@ -21,7 +21,7 @@ CALLED = {
     'torch._utils._rebuild_tensor_v2',
     'torch._utils._rebuild_tensor_v3',
 }
-# Bytes an element of the storages that it may name.
+# The storages that it may name, with bytes per element.
 STORAGES = {
     'torch.BFloat16Storage': 2,
     'torch.BoolStorage': 1,
@@ -42,7 +42,7 @@ NAMED_ONLY = {*STORAGES, *DTYPES, 'numpy.ndarray'}
 
 
 def called_names() -> set[str]:
-    """What it may call now."""
+    """What a pickle may call, with what has been added to torch's allow-list by now."""
     added = torch.serialization.get_safe_globals()
     return CALLED | {
         entry[1] if isinstance(entry, tuple) else f'{entry.__module__}.{entry.__qualname__}'

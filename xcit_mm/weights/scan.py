@@ -1,9 +1,9 @@
-"""Looks a checkpoint's pickle over before anything is made of it.
+"""Inspects a checkpoint's pickle before anything is built from it.
 
-torch's weights-only unpickler runs no code, but it makes what a file asks for. A few bytes can ask
-for a ``bytearray`` of any size, copy one long list a million times, show a small storage as a huge
-tensor, or nest tuples until hashing one overflows the stack and ends the interpreter. Here the same
-opcodes run with nothing but sizes on the stack. What passes is made by torch.
+torch's weights-only unpickler runs no code, but it builds whatever a file asks for. A few bytes can
+ask for a ``bytearray`` of any size, copy one long list a million times, present a small storage as
+a huge tensor, or nest tuples until hashing one overflows the stack and ends the interpreter. Here
+the same opcodes run with only sizes on the stack. torch then reads what passes.
 """
 
 import math
@@ -19,19 +19,19 @@ CONSTANTS = {
 TUPLES = ('EMPTY_TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3')
 
 MAX_TUPLE_DEPTH = 100
-# What Python objects may take: a share of the pickle's own size, and never more than the last.
-BYTES_A_BYTE, SPARE_BYTES, MAX_BYTES = 32, 2**26, 2**32
+# Memory for Python objects: so much per byte of the pickle, plus a fixed amount, up to a limit.
+BYTES_PER_BYTE, SPARE_BYTES, MAX_BYTES = 32, 2**26, 2**32
 OBJECT_BYTES = 64
-# Tensors may show a storage several times: tied weights.
+# Several tensors may share a storage: tied weights.
 MAX_VIEWS = 4
 
 
 class UnsafeName(Exception):
-    """A pickle that names something outside the list above."""
+    """A pickle that names something that is not allowed."""
 
 
 class Excess(Exception):
-    """A pickle that claims or would make more than its file could hold."""
+    """A pickle that claims or builds more than its file can contain."""
 
 
 class _Global(str):
@@ -39,13 +39,13 @@ class _Global(str):
 
 
 class _Tuple(tuple):
-    """A tuple; its weight is what hashing it takes, which goes through all that is in it."""
+    """A tuple. Its weight is the cost of hashing it, which visits everything in it."""
 
     depth = weight = 1
 
 
 class _Thing:
-    """Whatever else is made: its elements, and the bytes that a copy of one takes."""
+    """Anything else: its number of elements, and the bytes per element of a copy."""
 
     __slots__ = ('itemsize', 'length')
 
@@ -57,24 +57,24 @@ class Scan:
     """Runs the opcodes of the pickles of one file.
 
     Args:
-        file_bytes (int): The file's size: what all storages together may claim.
-        pickle_bytes (int): The size of the part that is pickled.
+        file_bytes (int): The size of the file: the limit for all storages together.
+        pickle_bytes (int): The size of the pickled part.
     """
 
     def __init__(self, file_bytes: int, pickle_bytes: int) -> None:
         self.file_bytes = file_bytes
-        self.budget = min(SPARE_BYTES + BYTES_A_BYTE * pickle_bytes, MAX_BYTES)
+        self.budget = min(SPARE_BYTES + BYTES_PER_BYTE * pickle_bytes, MAX_BYTES)
         self.storages: set = set()
         self.claimed = self.shown = 0
         self.called = called_names()
 
     def run(self, file: BinaryIO) -> None:
-        """Run one pickle, from where the file stands to its end.
+        """Run one pickle, from the current position of the file to its end.
 
         Raises:
-            UnsafeName: If it names what is not on the list.
-            Excess: If it claims or would make too much.
-            Exception: Any, if it is damaged.
+            UnsafeName: If it names something that is not allowed.
+            Excess: If it claims or builds too much.
+            Exception: Any kind, if it is damaged.
         """
         self.stack: list[Any] = []
         self.marks: list[list] = []
@@ -121,12 +121,12 @@ class Scan:
             state = stack.pop()
             self._copy(state if isinstance(state, tuple) else (state,))
         elif name != 'PROTO':
-            raise ValueError(f'no checkpoint has the opcode {name}')
+            raise ValueError(f'the opcode {name} does not belong in a checkpoint')
 
     def _spend(self, size: int) -> None:
         self.budget -= size
         if self.budget < 0:
-            raise Excess('it would make far more than it holds')
+            raise Excess('it would build far more than it contains')
 
     def _since_mark(self) -> list:
         items, self.stack = self.stack, self.marks.pop()
@@ -148,14 +148,14 @@ class Scan:
         return result
 
     def _fill(self, items: list) -> None:
-        """Put items into the container on the stack, which may hash them now or later."""
+        """Add items to the container on the stack, which may hash them now or later."""
         weight = _weight(items)
         self._spend(weight)
         self.stack[-1].length += weight
 
     def _storage(self, kind: str, storage: str, key: str, _: str, numel: int, *__: Any) -> _Thing:
         if kind != 'storage' or type(key) not in (str, int) or type(numel) is not int or numel < 0:
-            raise ValueError('a storage is described in an unknown way')
+            raise ValueError('the description of a storage is not understood')
         itemsize = STORAGES[storage]
         if key not in self.storages:
             self.storages.add(key)
@@ -177,15 +177,15 @@ class Scan:
         return _Thing(self._copy(arguments), 1)
 
     def _show(self, storage: _Thing, _: int, shape: tuple) -> None:
-        """A tensor of a shape on a storage; strides of 0 show one element any number of times."""
+        """A tensor on a storage; with strides of 0 it repeats one element any number of times."""
         if len(shape) > 64 or any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
             raise ValueError('a tensor has an impossible shape')
         self.shown += math.prod(shape) * storage.itemsize
         if self.shown > MAX_VIEWS * self.file_bytes:
-            raise Excess('its tensors show more elements than the file has')
+            raise Excess('its tensors have more elements than the file')
 
     def _copy(self, arguments: tuple) -> int:
-        """The bytes that a call may copy of its arguments."""
+        """The bytes of its arguments that a call may copy."""
         size = 0
         for argument in arguments:
             if isinstance(argument, (str, bytes)):

@@ -1,7 +1,8 @@
 """Where weights come from: a path, a web address, ``xcit://NAME`` or ``timm://NAME``.
 
-mmengine's ``CheckpointLoader`` knows these once this package is imported, so they work wherever a
-config names a checkpoint.
+Importing the package adds ``xcit://``, ``timm://`` and safetensors files to what mmengine can read,
+so a config can use them wherever it names a checkpoint. Everything in this module reads strictly.
+How mmengine reads other files stays as it is, unless :mod:`.strict` is asked to change that.
 """
 
 import functools
@@ -13,29 +14,29 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from filelock import FileLock
 from mmengine.runner import CheckpointLoader
-from mmengine.runner import checkpoint as mmengine_checkpoint
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from .harmless import make_harmless
 from .read import CheckpointError, read_checkpoint
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 CHUNK = 1 << 20
 TIMEOUT = 60
-# Files of the model zoos end in the first digits of their hash: resnet50-0676ba61.pth
+# Files of the model zoos are named after the start of their hash: resnet50-0676ba61.pth
 HASH_IN_NAME = re.compile(r'[-_]([0-9a-f]{8,64})\.\w+$')
 
 
 class UnknownWeightsError(CheckpointError, ValueError):
-    """A name or an address that stands for no weights."""
+    """A name or an address without weights behind it."""
 
 
 class DownloadError(CheckpointError):
-    """A file that could not be fetched, or that is not the file it should be."""
+    """A file that could not be downloaded, or that is not the file it should be."""
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def cached_path(url: str) -> Path:
-    """Where the file of an address is kept: under its host, so that none passes for another's."""
+    """Where the file of an address is kept: by host, so that no file passes for another."""
     address = urllib.parse.urlparse(url)
     host = address.netloc.rpartition('@')[2]
     parts = [part for part in address.path.split('/') if part]
@@ -79,18 +80,20 @@ def cached_path(url: str) -> Path:
 
 
 def download(url: str) -> Path:
-    """Fetch a file once; a transfer that was cut off goes on where it stopped.
+    """Download a file once. An interrupted download resumes where it stopped.
 
     Args:
         url (str): Its address.
 
     Returns:
-        Path: The file, in :func:`cached_path`. It exists under this name only when it is whole. If
-        there is a hash in its name, it matches.
+        Path: The file, at :func:`cached_path`. It gets this name only when it is complete. If the
+        name contains a hash, it matches.
     """
+    from filelock import FileLock
+
     target = cached_path(url)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Processes of one run ask for the same file: the first fetches it, the others wait.
+    # All processes of a run ask for the same file: the first downloads it, the others wait.
     with FileLock(f'{target}.lock'):
         if not target.is_file():
             part = Path(f'{target}.part')
@@ -98,8 +101,8 @@ def download(url: str) -> Path:
                 _fetch(url, part)
             except (OSError, urllib.error.URLError) as error:
                 raise DownloadError(
-                    f'{url} could not be fetched: {error}. Fetch it by other means and put it at '
-                    f'{target}, or name its path instead.'
+                    f'{url} could not be downloaded: {error}. Download it by other means and save '
+                    f'it as {target}, or give its path instead.'
                 ) from error
             _check_hash(url, part, target.name)
             os.replace(part, target)
@@ -116,7 +119,7 @@ def _fetch(url: str, part: Path) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        # What is here is at least as long as the file: not a part of it. Start over.
+        # What is here is at least as long as the file, so it is not a part of it. Start over.
         part.unlink()
         return _fetch(url, part)
     with response:
@@ -131,12 +134,14 @@ def _fetch(url: str, part: Path) -> None:
                 progress.update(task, advance=len(block))
     if total is not None and part.stat().st_size != total:
         raise OSError(
-            f'the connection was cut after {part.stat().st_size} of {total} bytes; the next try '
-            'goes on from there'
+            f'the connection was cut after {part.stat().st_size} of {total} bytes; the next '
+            'attempt resumes there'
         )
 
 
-def _progress() -> Progress:
+def _progress() -> 'Progress':
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn())
     return Progress(*columns, TransferSpeedColumn())
 
@@ -152,18 +157,18 @@ def _check_hash(url: str, path: Path, name: str) -> None:
     if not digest.hexdigest().startswith(match[1]):
         path.unlink()
         raise DownloadError(
-            f'{url} is not the file it should be: its hash begins with '
-            f'{digest.hexdigest()[: len(match[1])]}, its name says {match[1]}. It was removed.'
+            f'{url} is not the file it should be: its hash starts with '
+            f'{digest.hexdigest()[: len(match[1])]}, but its name says {match[1]}. It was deleted.'
         )
 
 
 def load_from_file(filename: str, map_location: Any = None) -> dict:
-    """A path, read safely."""
+    """A path, read strictly."""
     return make_harmless(read_checkpoint(filename, map_location), filename)
 
 
 def load_from_web(filename: str, map_location: Any = None, **_: Any) -> dict:
-    """A web address."""
+    """A web address: downloaded once, then read strictly."""
     return load_from_file(str(download(filename)), map_location)
 
 
@@ -187,21 +192,29 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     try:
         path = hf_hub_download(found.hf_hub_id, 'model.safetensors')
     except (OSError, RuntimeError) as error:
-        raise DownloadError(f'{name} of timm could not be fetched: {error}') from error
+        raise DownloadError(f'{name} of timm could not be downloaded: {error}') from error
     return load_from_file(path, map_location)
 
 
+OWN_SCHEMES = {'xcit://': load_from_published, 'timm://': load_from_timm}
+WEB_SCHEMES = ('http://', 'https://')
+# mmengine itself cannot read these files. Its schemes are regular expressions.
+SAFETENSORS = r'(?!\S+://).+\.safetensors$'
+
+
+def read_weights(source: str, map_location: Any = 'cpu') -> dict:
+    """Read weights strictly, whatever mmengine's own reader is.
+
+    Args:
+        source (str): A path, a web address, ``xcit://NAME`` or ``timm://NAME``.
+        map_location: As for ``torch.load``. Defaults to ``cpu``.
+    """
+    loaders = OWN_SCHEMES | dict.fromkeys(WEB_SCHEMES, load_from_web)
+    matching = (loader for prefix, loader in loaders.items() if source.startswith(prefix))
+    return next(matching, load_from_file)(source, map_location)
+
+
 def register() -> None:
-    """Tell mmengine about these sources; files and web addresses are read safely from now on."""
-    sources = {
-        '': load_from_file,
-        'http://': load_from_web,
-        'https://': load_from_web,
-        'xcit://': load_from_published,
-        'timm://': load_from_timm,
-    }
-    for prefix, loader in sources.items():
+    """Add ``xcit://``, ``timm://`` and safetensors files to what mmengine can read."""
+    for prefix, loader in {**OWN_SCHEMES, SAFETENSORS: load_from_file}.items():
         CheckpointLoader.register_scheme(prefix, loader, force=True)
-    # What its torchvision://, openmmlab:// and mmcls:// call once they know the address. It would
-    # unpack some archives, and check no hash.
-    mmengine_checkpoint.load_from_http = load_from_web

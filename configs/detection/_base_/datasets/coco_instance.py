@@ -29,5 +29,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(
-    sampler=dict(type='SeededDefaultSampler'), dataset=dict(pipeline=train_pipeline)
+    sampler=dict(type='SeededDefaultSampler'),
+    batch_sampler=dict(type='SeededBatchSampler', batches=dict(type='AspectRatioBatchSampler')),
+    dataset=dict(pipeline=train_pipeline),
 )

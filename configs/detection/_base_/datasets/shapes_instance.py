@@ -22,7 +22,7 @@ train_dataloader = dict(
     batch_size=4,
     num_workers=1,
     sampler=dict(type='SeededInfiniteSampler'),
-    batch_sampler=None,
+    batch_sampler=dict(type='SeededBatchSampler'),
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,

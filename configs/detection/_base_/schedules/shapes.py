@@ -2,7 +2,7 @@
 _base_ = './adamw_1x.py'
 
 # Twice on the way; tools/test.py does it at the end.
-train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=550, val_interval=184)
+train_cfg = dict(_delete_=True, type='ExactIterBasedTrainLoop', max_iters=550, val_interval=184)
 optim_wrapper = dict(
     type='OptimWrapper',
     # One group of parameters, one fused step.

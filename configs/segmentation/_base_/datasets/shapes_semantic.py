@@ -25,6 +25,7 @@ train_dataloader = dict(
     batch_size=4,
     num_workers=1,
     sampler=dict(type='SeededInfiniteSampler'),
+    batch_sampler=dict(type='SeededBatchSampler'),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -17,4 +17,5 @@ default_hooks = dict(
     exact_resume=dict(type='ExactResumeHook'),
     non_finite=dict(type='NonFiniteHook'),
 )
+train_cfg = dict(type='ExactIterBasedTrainLoop')
 auto_scale_lr = dict(enable=False, base_batch_size=16)

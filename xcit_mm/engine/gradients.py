@@ -1,0 +1,63 @@
+"""Finds the parameters whose gradients are not finite."""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .images import json_number
+
+
+class GradientWatch:
+    """Notes the norm of each gradient as soon as backward has computed it.
+
+    Later is too late: clipping spreads one infinite gradient to all parameters. The norms stay on
+    their device, and nothing waits for them, until :meth:`faulty_groups` looks.
+
+    Args:
+        model (nn.Module): Has the names of the parameters.
+        optimizer (Optimizer): Has the parameters to watch.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        names = {id(p): name.removeprefix('module.') for name, p in model.named_parameters()}
+        self.groups = [
+            {p: names.get(id(p), '?') for p in group['params'] if p.requires_grad}
+            for group in optimizer.param_groups
+        ]
+        self.norms: dict[nn.Parameter, torch.Tensor] = {}
+        self.handles = [
+            parameter.register_post_accumulate_grad_hook(self._note)
+            for group in self.groups
+            for parameter in group
+        ]
+
+    def _note(self, parameter: nn.Parameter) -> None:
+        self.norms[parameter] = torch.linalg.vector_norm(parameter.grad.detach())
+
+    def forget(self) -> None:
+        """Start over, before an iteration."""
+        self.norms.clear()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for handle in self.handles:
+            handle.remove()
+
+    def faulty_groups(self) -> list[dict]:
+        """Number, settings and parameters of each parameter group with a faulty gradient.
+
+        After several backward passes without a step, this covers what they have accumulated.
+        """
+        if not self.norms or torch.stack(list(self.norms.values())).isfinite().all():
+            return []
+        found = []
+        for number, names in enumerate(self.groups):
+            norms = {name: json_number(self.norms.get(p, 0.0)) for p, name in names.items()}
+            faulty = {name: norm for name, norm in norms.items() if isinstance(norm, str)}
+            if faulty:
+                settings = self.optimizer.param_groups[number]
+                known = {key: settings[key] for key in ('lr', 'weight_decay') if key in settings}
+                parameters = [dict(name=n, gradient_norm=norm) for n, norm in faulty.items()]
+                found.append(dict(group=number, **known, parameters=parameters))
+        return found

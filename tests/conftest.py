@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from xcit_mm.datasets import make_shapes
+from xcit_mm.datasets.shapes import make_shapes
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.

@@ -1,7 +1,8 @@
-"""See ``python tools/test.py --help``; what it does is in xcit_mm/cli/test.py."""
+"""The same as ``xcit-mm test``; what it does is in xcit_mm/cli/test.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.test import main
+import sys
+
+from xcit_mm_cli import run
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(run('test'))

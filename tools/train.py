@@ -1,7 +1,8 @@
-"""See ``python tools/train.py --help``; what it does is in xcit_mm/cli/train.py."""
+"""The same as ``xcit-mm train``; what it does is in xcit_mm/cli/train.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.train import main
+import sys
+
+from xcit_mm_cli import run
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(run('train'))

@@ -1,7 +1,8 @@
-"""See ``python tools/visualize.py --help``; what it does is in xcit_mm/cli/visualize.py."""
+"""The same as ``xcit-mm visualize``; what it does is in xcit_mm/cli/visualize.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.visualize import main
+import sys
+
+from xcit_mm_cli import run
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(run('visualize'))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from mmengine.registry import init_default_scope
 
+from ..configs import innermost_datasets
 from ..datasets.check import find_problems
-from ..datasets.walk import innermost_datasets
 from ..errors import UserError
 from ..files import write_atomically
 from ..tables import format_table

@@ -17,9 +17,9 @@ from xcit_mm_cli import parse_args
 from xcit_mm_cli.files import missing_config
 
 from ..compat import init_gloo, revert_sync_bn
+from ..configs import innermost_datasets
 from ..datasets.check import DataError
 from ..datasets.shapes import ensure_shapes
-from ..datasets.walk import innermost_datasets
 from ..errors import UserError
 from ..weights import CheckpointError, WeightsError
 
@@ -45,16 +45,14 @@ DATASETS = {
 }
 
 
-def command(
-    name: str,
-) -> Callable[[Callable[[argparse.Namespace], int]], Callable[[Sequence[str] | None], int]]:
+def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callable[..., int]]:
     """Make a function of parsed arguments the ``main(argv=None) -> int`` of a command.
 
     Args:
         name (str): One of ``xcit_mm_cli.COMMANDS``.
     """
 
-    def decorate(work: Callable[[argparse.Namespace], int]) -> Callable:
+    def decorate(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
         @functools.wraps(work)
         def main(argv: Sequence[str] | None = None) -> int:
             return explain_errors(work, parse_args(name, argv))

@@ -11,7 +11,7 @@ from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 
 from ..compat import ragged_recalls
-from ..datasets.walk import innermost_datasets
+from ..configs import innermost_datasets, nested_dicts
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..files import write_atomically
@@ -57,11 +57,7 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
 
 
 def _has_key(node: Any, part: str) -> bool:
-    if isinstance(node, dict):
-        return any(part in key or _has_key(value, part) for key, value in node.items())
-    if isinstance(node, (list, tuple)):
-        return any(_has_key(value, part) for value in node)
-    return False
+    return any(part in key for found in nested_dicts(node) for key in found)
 
 
 def set_output(cfg: Config, args: argparse.Namespace) -> None:

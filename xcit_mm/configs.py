@@ -1,7 +1,20 @@
-"""The data sets of a config."""
+"""Ways through a config: all its dicts, or its data sets."""
 
 from collections.abc import Iterator
 from typing import Any
+
+
+def nested_dicts(node: Any) -> Iterator[dict]:
+    """A dict and all dicts in it, the outer ones first.
+
+    Args:
+        node: A part of a config. What is neither dict, list nor tuple has none.
+    """
+    if isinstance(node, dict):
+        yield node
+    if isinstance(node, (dict, list, tuple)):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from nested_dicts(value)
 
 
 def innermost_datasets(node: Any) -> Iterator[dict]:

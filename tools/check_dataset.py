@@ -1,8 +1,11 @@
 """The same as ``xcit-mm check``; what it does is in xcit_mm/cli/check.py."""
 
+import functools
 import sys
 
 from xcit_mm_cli import run
 
+main = functools.partial(run, 'check')
+
 if __name__ == '__main__':
-    sys.exit(run('check'))
+    sys.exit(main())

@@ -1,8 +1,11 @@
 """The same as ``xcit-mm test``; what it does is in xcit_mm/cli/test.py."""
 
+import functools
 import sys
 
 from xcit_mm_cli import run
 
+main = functools.partial(run, 'test')
+
 if __name__ == '__main__':
-    sys.exit(run('test'))
+    sys.exit(main())

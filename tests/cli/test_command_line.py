@@ -22,7 +22,7 @@ HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', '
 def test_there_is_a_module_for_every_command_and_a_command_for_every_tool():
     modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
     assert modules - {'__init__', 'common', 'coco_writer'} == set(COMMANDS)
-    called = {re.search(r"run\('(\w+)'\)", path.read_text())[1] for path in TOOLS}
+    called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
     assert set(COMMANDS) - called == {'shapes', 'doctor'} and called < set(COMMANDS)
 
 

@@ -52,7 +52,7 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
         limit (int, optional): How many images. Defaults to None, all.
     """
     check_datasets(cfg, (loader,))
-    dataset: Any = next(innermost_datasets(cfg[loader]))
+    dataset = next(innermost_datasets(cfg[loader]))
     root = Path(dataset.get('data_root') or '')
     if not str(dataset.get('ann_file')).endswith('.json'):
         raise UserError(f'The data set of {loader} in the config is not in COCO’s layout.')

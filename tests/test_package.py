@@ -1,4 +1,4 @@
-"""Import cost, packaging and the doctor."""
+"""What an import brings in, packaging and the doctor."""
 
 import ast
 import os
@@ -28,14 +28,6 @@ def test_import_brings_in_none_of_the_heavy_packages():
         'print(*[m for m in ("mmdet", "mmseg", "timm", "torchvision") if m in sys.modules])'
     )
     assert python('-c', code).stdout.strip() == ''
-
-
-def test_import_is_cheap():
-    code = (
-        'import time, torch, mmengine, mmcv.cnn; t = time.perf_counter(); import xcit_mm; '
-        'print(time.perf_counter() - t)'
-    )
-    assert min(float(python('-c', code).stdout) for _ in range(3)) < 0.3
 
 
 @pytest.fixture(scope='module')

@@ -17,7 +17,7 @@ def nested_dicts(node: Any) -> Iterator[dict]:
             yield from nested_dicts(value)
 
 
-def innermost_datasets(node: Any) -> Iterator[dict]:
+def innermost_datasets(node: Any) -> Iterator[Any]:
     """The settings of the data sets of a data loader, without the wrappers around them.
 
     Args:

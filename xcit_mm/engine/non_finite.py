@@ -12,7 +12,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
-from .checkpoint import what_resume_takes, write_atomically
+from ..files import write_atomically
+from .checkpoint import what_resume_takes
 from .fault_report import describe_images, faulty_groups, in_words, json_number, some
 
 

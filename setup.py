@@ -61,7 +61,8 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10',
-    packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
+    packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli']),
+    entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
     # mmengine imports pkg_resources, which setuptools 81 removed, and torch.load has read weights
     # safely, allow-list included, since 2.5.

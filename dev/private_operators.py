@@ -1,7 +1,7 @@
 """``python -m dev.private_operators``: what the public ways around private operators would cost.
 
-Each row is a private operator of ``xcit_mm/models/fast/operators.py`` and the public code that would
-replace it, on a chunk of tokens as the feed-forward network has it, alternating in one run.
+Each row is a private operator of ``xcit_mm/models/fast/operators.py`` and the public code that could
+replace it, on a chunk of tokens of the feed-forward network, alternating in one run.
 """
 
 import argparse

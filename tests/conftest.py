@@ -28,7 +28,7 @@ avoid_broken_amx()
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-from xcit_mm.datasets import make_shapes  # noqa: E402
+from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.

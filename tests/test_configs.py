@@ -10,9 +10,9 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
+from dev.zoo import metafiles, page
 from xcit_mm.models import XCiT
 from xcit_mm.stats import heads_table
-from xcit_mm.zoo import metafiles, page
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')]
@@ -194,4 +194,4 @@ def test_heads_are_the_recipes():
 
 def test_metafiles_and_zoo_page_are_up_to_date():
     for path, text in {**metafiles(), 'docs/model_zoo.md': page()}.items():
-        assert (ROOT / path).read_text(encoding='utf-8') == text, f'python -m xcit_mm.zoo: {path}'
+        assert (ROOT / path).read_text(encoding='utf-8') == text, f'python -m dev.zoo: {path}'

@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.datasets import make_shapes
+from xcit_mm.datasets.shapes import make_shapes
 
 from .test_tools import options_for
 

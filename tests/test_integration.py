@@ -10,9 +10,9 @@ from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
+from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
 from xcit_mm.cli.infer import build_inferencer
-from xcit_mm.soak import save_random_weights
 
 WIDTH = 32
 BACKBONE = dict(

@@ -1,7 +1,11 @@
-"""See ``python tools/check_dataset.py --help``; it is in xcit_mm/cli/check_dataset.py."""
+"""The same as ``xcit-mm check``; what it does is in xcit_mm/cli/check.py."""
 
-from xcit_mm.cli.check_dataset import main
-from xcit_mm.cli.common import command
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'check')
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(main())

@@ -1,7 +1,11 @@
-"""See ``python tools/infer.py --help``; what it does is in xcit_mm/cli/infer.py."""
+"""The same as ``xcit-mm infer``; what it does is in xcit_mm/cli/infer.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.infer import main
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'infer')
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(main())

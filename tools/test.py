@@ -1,7 +1,11 @@
-"""See ``python tools/test.py --help``; what it does is in xcit_mm/cli/test.py."""
+"""The same as ``xcit-mm test``; what it does is in xcit_mm/cli/test.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.test import main
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'test')
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(main())

@@ -1,7 +1,11 @@
-"""See ``python tools/train.py --help``; what it does is in xcit_mm/cli/train.py."""
+"""The same as ``xcit-mm train``; what it does is in xcit_mm/cli/train.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.train import main
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'train')
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(main())

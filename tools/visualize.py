@@ -1,7 +1,11 @@
-"""See ``python tools/visualize.py --help``; what it does is in xcit_mm/cli/visualize.py."""
+"""The same as ``xcit-mm visualize``; what it does is in xcit_mm/cli/visualize.py."""
 
-from xcit_mm.cli.common import command
-from xcit_mm.cli.visualize import main
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'visualize')
 
 if __name__ == '__main__':
-    command(main)()
+    sys.exit(main())

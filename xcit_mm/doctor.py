@@ -1,4 +1,4 @@
-"""Looks at the environment and says what is missing and how to mend it.
+"""Looks at the environment and says what is missing and how to fix it.
 
 Uses the standard library alone, so that it can run where nothing else does.
 """
@@ -20,7 +20,7 @@ class Check:
     found: str
     supported: str = ''
     problem: str = ''
-    mend: str = ''
+    fix: str = ''
     needed: bool = True
 
 
@@ -36,14 +36,14 @@ PACKAGES = (
     ('torchvision', 'torchvision', '', 'mmengine reports its version, timm imports it'),
 )
 OPTIONAL = ('timm', 'torchvision')
-MMCV_MEND = (
+MMCV_FIX = (
     '"make setup" in a clone compiles mmcv 2.1.0 in minutes; else "mim install mmcv==2.1.0" where '
     'a wheel for this torch exists'
 )
 
 
 def examine() -> list[Check]:
-    """Run all checks, in the order in which they should be mended."""
+    """Run all checks, in the order in which they should be fixed."""
     checks = [
         Check('python', platform.python_version(), '>=3.10'),
         Check('xcit_mm', __version__),
@@ -55,7 +55,7 @@ def examine() -> list[Check]:
 
 
 def report(checks: list[Check]) -> str:
-    """The table and, under it, one line a problem."""
+    """The table and, under it, one line per problem."""
     rows = [('', 'found', 'supported', ''), *(_row(check) for check in checks)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
@@ -63,7 +63,7 @@ def report(checks: list[Check]) -> str:
         for row in rows
     ]
     broken = [check for check in checks if check.problem]
-    lines += ['', *(f'{check.name}: {check.problem}. To mend: {check.mend}.' for check in broken)]
+    lines += ['', *(f'{check.name}: {check.problem}. To fix: {check.fix}.' for check in broken)]
     if any(check.needed for check in broken):
         lines.append('Detection and segmentation cannot both run.')
     else:
@@ -80,7 +80,7 @@ def _package(name: str, module: str, extra: str, purpose: str) -> Check:
     supported = _supported(name)
     check = Check(name, '-', supported, needed=name not in OPTIONAL)
     target = f'xcit_mm[{extra}]' if extra else f'"{name}{supported}"'
-    check.mend = MMCV_MEND if name == 'mmcv' else f'pip install {target}'
+    check.fix = MMCV_FIX if name == 'mmcv' else f'pip install {target}'
     reason = f' ({purpose})' if purpose else ''
     try:
         check.found = importlib.metadata.version(name)
@@ -103,7 +103,7 @@ def _mmcv_ops() -> Check:
     try:
         importlib.import_module('mmcv._ext')
     except Exception as error:
-        check.found, check.mend = '-', MMCV_MEND
+        check.found, check.fix = '-', MMCV_FIX
         check.problem = f'mmcv has no compiled operators ({type(error).__name__}: {error})'
     return check
 

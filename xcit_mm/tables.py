@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-FORMATS = ('text', 'markdown', 'json')
+from .files import write_atomically
 
 
 def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
@@ -61,7 +60,7 @@ def write_table(
     if path is None:
         print(table)
     else:
-        Path(path).write_text(table + '\n', encoding='utf-8')
+        write_atomically(path, table + '\n')
         print(f'{title}: {len(rows)} rows written to {path}')
 
 

@@ -59,7 +59,7 @@ runner = Runner(
         type=hook, interval=1, max_keep_ckpts=1, save_best='acc', rule='greater')))
 
 CALLS = ('open', 'write', 'flush', 'fsync', 'replace', 'rename', 'unlink', 'remove')
-FILES = ('checkpoint', 'local_backend', 'pathlib')
+FILES = ('checkpoint', 'xcit_mm/files', 'local_backend', 'pathlib')
 
 def kill_at(number):
     count = 0

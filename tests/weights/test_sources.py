@@ -11,7 +11,7 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
-from xcit_mm.soak import read_at_once
+from dev.soak import read_at_once
 from xcit_mm.weights import CheckpointError, download
 from xcit_mm.weights.sources import (
     DownloadError,

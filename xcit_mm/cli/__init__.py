@@ -1,1 +1,1 @@
-"""What the commands in ``tools/`` do."""
+"""What each command does, one per file; nothing else in the package imports from here."""

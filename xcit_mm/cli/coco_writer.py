@@ -1,26 +1,47 @@
 """Predictions of a detector in COCO's layout, written image by image."""
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
+
+from ..files import replacing
+
+
+@contextmanager
+def coco_writer(path: Path, classes: Iterable[str]) -> Iterator['CocoWriter']:
+    """A writer of a file that exists under its name only when it is whole.
+
+    Args:
+        path (Path): The file.
+        classes (Iterable[str]): Names of the classes.
+    """
+    # The list of images goes behind the annotations; until then it is on disk as well.
+    with (
+        replacing(path) as unfinished,
+        unfinished.open('w', encoding='utf-8') as file,
+        tempfile.TemporaryFile('w+', encoding='utf-8', dir=path.parent) as images,
+    ):
+        writer = CocoWriter(file, images, classes)
+        yield writer
+        writer.finish()
 
 
 class CocoWriter:
-    """Writes detections in COCO's layout, one image at a time, so that memory does not grow."""
+    """Writes detections in COCO's layout, one image at a time, so that memory does not grow.
 
-    def __init__(self, path: Path, classes: Iterable[str]) -> None:
-        self.path = path
-        self.unfinished = path.with_suffix('.unfinished')
+    Args:
+        file (IO): Where everything goes.
+        images (IO): Where the list of images waits until the annotations are complete.
+        classes (Iterable[str]): Names of the classes.
+    """
+
+    def __init__(self, file: IO[str], images: IO[str], classes: Iterable[str]) -> None:
+        self.file, self.images = file, images
         self.image_count = self.count = 0
-        self.file: TextIO = self.unfinished.open('w', encoding='utf-8')
-        # The list of images goes behind the annotations; until then it is on disk as well.
-        self.images: IO[str] = tempfile.TemporaryFile(  # noqa: SIM115  until close
-            'w+', encoding='utf-8', dir=path.parent
-        )
         categories = [{'id': i, 'name': name} for i, name in enumerate(classes)]
         self.file.write(f'{{"categories": {json.dumps(categories)},\n"annotations": [')
 
@@ -35,15 +56,12 @@ class CocoWriter:
             self.file.write((',\n' if self.count else '\n') + json.dumps(annotation))
             self.count += 1
 
-    def close(self) -> None:
-        """Finish the file; only now it exists under its name."""
+    def finish(self) -> None:
+        """Write what goes behind the annotations."""
         self.file.write('\n],\n"images": [')
         self.images.seek(0)
         shutil.copyfileobj(self.images, self.file)
-        self.images.close()
         self.file.write('\n]}\n')
-        self.file.close()
-        os.replace(self.unfinished, self.path)
 
 
 def detections(instances: Any, image_id: int) -> Iterator[dict[str, Any]]:

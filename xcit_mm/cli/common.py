@@ -1,11 +1,11 @@
-"""What training, testing and inference share: configs, early checks, launchers."""
+"""What the commands share: how they end, configs, early checks, launchers."""
 
 import argparse
 import functools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
 from mmengine.utils import import_modules_from_strings
 
+from xcit_mm_cli import parse_args
+from xcit_mm_cli.files import missing_config
+
 from ..compat import init_gloo, revert_sync_bn
-from ..datasets import ensure_shapes
+from ..configs import innermost_datasets
 from ..datasets.check import DataError
+from ..datasets.shapes import ensure_shapes
 from ..errors import UserError
 from ..weights import CheckpointError, WeightsError, use_strict_reader
-
-LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
 COCO_LAYOUT = """\
 data/coco/
@@ -43,81 +45,77 @@ DATASETS = {
 }
 
 
-def command(main: Callable[[], int | None]) -> Callable[[], None]:
-    """Make a tool's ``main`` end with a paragraph and status 2, not a stack trace, on bad input."""
+def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callable[..., int]]:
+    """Make a function of parsed arguments the ``main(argv=None) -> int`` of a command.
 
-    @functools.wraps(main)
-    def wrapped() -> None:
-        use_strict_reader()
+    Args:
+        name (str): One of ``xcit_mm_cli.COMMANDS``.
+    """
+
+    def decorate(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
+        @functools.wraps(work)
+        def main(argv: Sequence[str] | None = None) -> int:
+            return explain_errors(work, parse_args(name, argv))
+
+        return main
+
+    return decorate
+
+
+def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command; shows what a user can fix as one paragraph and returns 2.
+
+    Args:
+        work (callable): What the command does; returns its exit status.
+        args (Namespace): Its arguments.
+    """
+    use_strict_reader()
+    try:
+        return work(args)
+    except (UserError, CheckpointError, WeightsError, DataError) as error:
+        # Strip control characters: names come from untrusted files.
+        text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
+        print(f'error: {text}', file=sys.stderr)
+        return 2
+
+
+def parse_options(items: Sequence[str] | None) -> dict[str, Any]:
+    """``--cfg-options``, as mmengine's own tools read them.
+
+    Args:
+        items (Sequence[str], optional): Each ``KEY=VALUE``.
+    """
+    parser, parsed = argparse.ArgumentParser(), argparse.Namespace(options={})
+    for item in items or ():
         try:
-            sys.exit(main())
-        except (UserError, CheckpointError, WeightsError, DataError) as error:
-            # Of names that a file holds, what is no text could be a command to the terminal.
-            text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
-            print(f'error: {text}', file=sys.stderr)
-            sys.exit(2)
-
-    return wrapped
+            DictAction([], 'options')(parser, parsed, [item])
+        except AssertionError as error:  # of brackets
+            raise UserError(f'--cfg-options {item}: {error}.') from None
+    return parsed.options
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that ``train.py`` and ``test.py`` have in common."""
-    parser.add_argument('--work-dir', help='where logs and results go (default: work_dirs/CONFIG)')
-    add_config_options(parser)
-    parser.add_argument(
-        '--launcher', choices=LAUNCHERS, default='none', help='how processes are started'
-    )
-    # torch.distributed.launch passes this one.
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
-
-
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """``--cfg-options``."""
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='change settings of the config: train_dataloader.batch_size=4, or for lists '
-        'key="[a,b]"',
-    )
-
-
-def load_config(path: str, options: dict[str, Any] | None = None) -> Config:
+def load_config(path: str, options: Sequence[str] | None = None) -> Config:
     """Read a config and apply ``--cfg-options``.
 
     Args:
         path (str): A file, or ``xcit_mm::detection/NAME.py`` from anywhere.
-        options (dict, optional): Settings to change.
+        options (Sequence[str], optional): Settings to change, each ``KEY=VALUE``.
     """
-    if '::' in path:
+    problem = missing_config(path)
+    if problem:
+        raise UserError(problem)
+    if '::' not in path:
+        cfg = Config.fromfile(path)
+    else:
         try:
             cfg = get_config(path)
         except (FileNotFoundError, ValueError, AssertionError) as error:
             raise UserError(f'There is no config {path}: {error}') from None
-    elif Path(path).is_file():
-        cfg = Config.fromfile(path)
-    else:
-        raise UserError(
-            f'There is no config {Path(path).absolute()}. The configs of this project are in '
-            'configs/detection/ and configs/segmentation/, for instance '
-            'configs/detection/mask_rcnn_xcit_s12_8_3x.py; installed, they can be named from '
-            'anywhere as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + _similar(path)
-        )
     if options:
-        cfg.merge_from_dict(options)
+        cfg.merge_from_dict(parse_options(options))
         # mmengine imports what the file names, before the options are known.
         import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
     return cfg
-
-
-def _similar(path: str) -> str:
-    import difflib
-
-    folder = Path(path).parent
-    names = [file.name for file in folder.glob('*.py')] if folder.is_dir() else []
-    close = difflib.get_close_matches(Path(path).name, names)
-    return f' Did you mean {folder / close[0]}?' if close else ''
 
 
 def prepare(cfg: Config, args: argparse.Namespace) -> None:
@@ -175,19 +173,6 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...]) -> None:
             for what, path in _needed_paths(dataset):
                 if not path.exists():
                     raise UserError(_missing_data(task_of(cfg), loader, what, path))
-
-
-def innermost_datasets(node: Any) -> Iterator[dict]:
-    """The innermost data sets of a data loader: wrappers hold others."""
-    if not isinstance(node, dict):
-        return
-    inner = node.get('dataset') or node.get('datasets')
-    if inner is None:
-        if 'data_root' in node or 'ann_file' in node:
-            yield node
-        return
-    for dataset in inner if isinstance(inner, (list, tuple)) else [inner]:
-        yield from innermost_datasets(dataset)
 
 
 def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:

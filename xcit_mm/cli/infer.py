@@ -3,43 +3,23 @@
 import argparse
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cv2
 import mmcv
 import numpy as np
 from mmengine.config import Config
 from rich.progress import track
 
 from ..errors import UserError, is_out_of_memory
-from .coco_writer import CocoWriter
-from .common import check_checkpoint, load_config, task_of
+from ..files import write_atomically
+from .coco_writer import coco_writer
+from .common import check_checkpoint, command, load_config, task_of
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description='Detect or segment in images. Writes pictures (vis/) and predictions: COCO '
-        'JSON for detection, label PNGs for segmentation. Exit status 1 if an image was '
-        'skipped.'
-    )
-    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
-    parser.add_argument('--config', required=True, help='a config file')
-    parser.add_argument(
-        '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
-    )
-    parser.add_argument(
-        '--out-dir', default='work_dirs/infer', help='where results go (default: %(default)s)'
-    )
-    parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
-    parser.add_argument(
-        '--score-thr', type=float, default=0.3, help='draw boxes from this score (default: 0.3)'
-    )
-    parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
-    parser.add_argument('--force', action='store_true', help='overwrite earlier results')
-    return parser.parse_args()
 
 
 def find_images(inputs: Iterable[str]) -> list[Path]:
@@ -93,29 +73,6 @@ def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None
     return inferencer
 
 
-def main() -> int:
-    args = parse_args()
-    images = find_images(args.inputs)
-    cfg = load_config(args.config)
-    task = task_of(cfg)
-    check_checkpoint(args.checkpoint)
-    out_dir = Path(args.out_dir)
-    results = results_path(task, out_dir)
-    if results.exists() and not args.force:
-        raise UserError(
-            f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.'
-        )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
-    skipped = infer(inferencer, task, images, out_dir, None if args.no_vis else args.score_thr)
-    for path, reason in skipped.items():
-        print(f'skipped, {reason}: {path}')
-    print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
-    if not args.no_vis:
-        print(f'pictures: {out_dir / "vis"}')
-    return 1 if skipped else 0
-
-
 def infer(
     inferencer: Any, task: str, images: list[Path], out_dir: Path, score_thr: float | None
 ) -> dict[Path, str]:
@@ -131,34 +88,52 @@ def infer(
     Returns:
         dict[Path, str]: Images that were skipped, with the reason.
     """
-    results = results_path(task, out_dir)
-    classes = inferencer.visualizer.dataset_meta['classes']
-    writer = CocoWriter(results, classes) if task == 'mmdet' else None
-    if writer is None:
-        results.mkdir(exist_ok=True)
     names = result_names(images)
     skipped: dict[Path, str] = {}
-    for path in track(images, description='images'):
-        image = read_image(path)
-        if image is None:
-            skipped[path] = 'cannot be read'
-            continue
-        try:
-            (sample,) = _predict(inferencer, task, image)
-            if score_thr is not None:
-                _draw(inferencer.visualizer, task, image, sample, score_thr, out_dir, names[path])
-            if writer is not None:
-                writer.add(path, sample)
-            else:
-                labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
-                mmcv.imwrite(labels, str(results / f'{names[path]}.png'))
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            skipped[path] = f'not enough memory for {image.shape[1]}x{image.shape[0]} pixels'
-    if writer is not None:
-        writer.close()
+    with prediction_writer(inferencer, task, out_dir, names) as write:
+        for path in track(images, description='images'):
+            image = read_image(path)
+            if image is None:
+                skipped[path] = 'cannot be read'
+                continue
+            try:
+                (sample,) = _predict(inferencer, task, image)
+                if score_thr is not None:
+                    picture = out_dir / 'vis' / f'{names[path]}.png'
+                    _draw(inferencer.visualizer, task, image, sample, score_thr, picture)
+                write(path, sample)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                skipped[path] = f'not enough memory for {image.shape[1]}x{image.shape[0]} pixels'
     return skipped
+
+
+@contextmanager
+def prediction_writer(
+    inferencer: Any, task: str, out_dir: Path, names: dict[Path, str]
+) -> Iterator[Callable[[Path, Any], None]]:
+    """A function that writes the predictions of one image.
+
+    Args:
+        inferencer: What :func:`build_inferencer` returned.
+        task (str): ``mmdet`` or ``mmseg``.
+        out_dir (Path): Where predictions go.
+        names (dict[Path, str]): What :func:`result_names` returned.
+    """
+    results = results_path(task, out_dir)
+    if task == 'mmdet':
+        with coco_writer(results, inferencer.visualizer.dataset_meta['classes']) as writer:
+            yield writer.add
+        return
+
+    def write_labels(path: Path, sample: Any) -> None:
+        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+        content = cv2.imencode('.png', labels)[1].tobytes()
+        write_atomically(results / f'{names[path]}.png', content)
+
+    results.mkdir(exist_ok=True)
+    yield write_labels
 
 
 def results_path(task: str, out_dir: Path) -> Path:
@@ -180,16 +155,38 @@ def _draw(
     image: np.ndarray,
     sample: Any,
     score_thr: float,
-    out_dir: Path,
-    name: str,
+    path: Path,
 ) -> None:
     options = {'pred_score_thr': score_thr} if task == 'mmdet' else {'with_labels': False}
     visualizer.add_datasample(
-        name,
+        path.stem,
         mmcv.bgr2rgb(image),
         data_sample=sample,
         draw_gt=False,
         show=False,
-        out_file=str(out_dir / 'vis' / f'{name}.png'),
+        out_file=str(path),
         **options,
     )
+
+
+@command('infer')
+def main(args: argparse.Namespace) -> int:
+    images = find_images(args.inputs)
+    cfg = load_config(args.config)
+    task = task_of(cfg)
+    check_checkpoint(args.checkpoint)
+    out_dir = Path(args.out_dir)
+    results = results_path(task, out_dir)
+    if results.exists() and not args.force:
+        raise UserError(
+            f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.'
+        )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)
+    skipped = infer(inferencer, task, images, out_dir, None if args.no_vis else args.score_thr)
+    for path, reason in skipped.items():
+        print(f'skipped, {reason}: {path}')
+    print(f'{len(images) - len(skipped)} of {len(images)} images; predictions: {results}')
+    if not args.no_vis:
+        print(f'pictures: {out_dir / "vis"}')
+    return 1 if skipped else 0

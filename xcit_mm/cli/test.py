@@ -10,13 +10,15 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 
+from ..configs import innermost_datasets, nested_dicts
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
+from ..files import write_atomically
 from ..tables import format_table
 from .common import (
-    add_run_arguments,
     check_checkpoint,
     check_datasets,
+    command,
     load_config,
     prepare,
     task_of,
@@ -27,36 +29,6 @@ METRICS = {
     'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
     'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
 }
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description='Test a detector or a segmentor. Several processes: tools/dist_test.sh.'
-    )
-    parser.add_argument('config', help='a config file, or xcit_mm::detection/NAME.py')
-    parser.add_argument(
-        'checkpoint', help='a path, a web address, or a short name such as xcit://coco/s12/8'
-    )
-    parser.add_argument(
-        '--eval',
-        nargs='+',
-        metavar='METRIC',
-        help='what to measure, whatever the config says: bbox segm proposal proposal_fast for '
-        'detection, mIoU mDice mFscore for segmentation',
-    )
-    add_run_arguments(parser)
-    parser.add_argument(
-        '--out', help='predictions: a .pkl file for detection, a folder of PNGs for segmentation'
-    )
-    parser.add_argument('--json', metavar='FILE', help='write the metrics to a JSON file')
-    parser.add_argument('--force', action='store_true', help='overwrite --out and --json')
-    parser.add_argument('--show', action='store_true', help='show predictions in a window')
-    parser.add_argument('--show-dir', help='a folder for pictures of the predictions')
-    parser.add_argument(
-        '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
-    )
-    parser.add_argument('--tta', action='store_true', help='test-time augmentation')
-    return parser.parse_args()
 
 
 def set_metrics(cfg: Config, metrics: list[str]) -> None:
@@ -86,11 +58,7 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
 
 
 def _has_key(node: Any, part: str) -> bool:
-    if isinstance(node, dict):
-        return any(part in key or _has_key(value, part) for key, value in node.items())
-    if isinstance(node, (list, tuple)):
-        return any(_has_key(value, part) for value in node)
-    return False
+    return any(part in key for found in nested_dicts(node) for key in found)
 
 
 def set_output(cfg: Config, args: argparse.Namespace) -> None:
@@ -122,9 +90,7 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
 
 def set_tta(cfg: Config) -> None:
     """Wrap the model for test-time augmentation; a flip where the config has no settings for it."""
-    dataset = cfg.test_dataloader.dataset
-    while 'dataset' in dataset:
-        dataset = dataset.dataset
+    datasets = list(innermost_datasets(cfg.test_dataloader))
     if task_of(cfg) == 'mmdet':
         if _has_key(cfg.model, 'mask_head'):
             raise UserError(
@@ -134,12 +100,13 @@ def set_tta(cfg: Config) -> None:
         nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
         cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
         if 'tta_pipeline' not in cfg:
-            *pipeline, pack = deepcopy(list(dataset.pipeline))
+            *pipeline, pack = deepcopy(list(datasets[0].pipeline))
             keys = (*pack.get('meta_keys', ()), 'flip', 'flip_direction')
             flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
             augment = [flips, [dict(pack, meta_keys=keys)]]
             cfg.tta_pipeline = [*pipeline, dict(type='TestTimeAug', transforms=augment)]
-    dataset.pipeline = cfg.tta_pipeline
+    for dataset in datasets:
+        dataset.pipeline = cfg.tta_pipeline
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
@@ -160,8 +127,8 @@ def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str
     return chosen or rows
 
 
-def main() -> None:
-    args = parse_args()
+@command('test')
+def main(args: argparse.Namespace) -> int:
     cfg = load_config(args.config, args.cfg_options)
     if args.eval:
         set_metrics(cfg, args.eval)
@@ -175,12 +142,11 @@ def main() -> None:
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
     metrics = runner.test()
     if not is_main_process():
-        return
+        return 0
     print('\n' + format_table(select(metrics, args.eval)))
     if args.json:
         text = json.dumps({name: float(value) for name, value in metrics.items()}, indent=1)
-        Path(args.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.json).write_text(text + '\n', encoding='utf-8')
+        write_atomically(args.json, text + '\n')
     for what, path in (
         ('metrics', args.json),
         ('predictions', args.out),
@@ -188,3 +154,4 @@ def main() -> None:
     ):
         if path:
             print(f'{what}: {path}')
+    return 0

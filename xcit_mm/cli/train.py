@@ -15,40 +15,15 @@ from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import read_checkpoint
 from .common import (
-    add_run_arguments,
     check_checkpoint,
     check_datasets,
+    command,
     load_config,
     prepare,
     task_of,
 )
 
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description='Train a detector or a segmentor. Several processes: tools/dist_train.sh.'
-    )
-    parser.add_argument('config', help='a config file, or xcit_mm::detection/NAME.py')
-    add_run_arguments(parser)
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        metavar='CHECKPOINT',
-        help='go on from a checkpoint; without one, from the latest in the work folder',
-    )
-    parser.add_argument('--amp', action='store_true', help='mixed precision (needs CUDA)')
-    parser.add_argument(
-        '--auto-scale-lr',
-        action='store_true',
-        help="scale the learning rate from the config's batch size to the one in use",
-    )
-    parser.add_argument('--seed', type=int, help='seed of all random numbers')
-    parser.add_argument(
-        '--deterministic', action='store_true', help='deterministic algorithms only (slower)'
-    )
-    parser.add_argument('--no-validate', action='store_true', help='no validation while training')
-    return parser.parse_args()
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -74,33 +49,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
         cfg.resume, cfg.load_from = True, args.resume
 
 
-def main() -> None:
-    args = parse_args()
-    cfg = load_config(args.config, args.cfg_options)
-    task_of(cfg)
-    apply_arguments(cfg, args)
-    check_checkpoint(cfg.get('load_from'))
-    check_pretrained(cfg)
-    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
-    prepare(cfg, args)
-    keep_seed(cfg)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
-    if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
-        print_log(
-            f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
-            'Stop it and add --resume to go on from them.',
-            'current',
-            30,
-        )
-    train(runner)
-    print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
-
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 def train(runner: Runner) -> None:
-    """Train; what a user can mend is raised as a UserError."""
+    """Train; what a user can fix is raised as a UserError."""
     try:
         runner.train()
     except NonFiniteError as error:
@@ -140,3 +90,26 @@ def check_pretrained(cfg: Config) -> None:
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
         check_checkpoint(init_cfg.get('checkpoint'))
+
+
+@command('train')
+def main(args: argparse.Namespace) -> int:
+    cfg = load_config(args.config, args.cfg_options)
+    task_of(cfg)
+    apply_arguments(cfg, args)
+    check_checkpoint(cfg.get('load_from'))
+    check_pretrained(cfg)
+    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
+    prepare(cfg, args)
+    keep_seed(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
+    if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
+        print_log(
+            f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
+            'To continue that run instead, stop this one and add --resume.',
+            'current',
+            30,
+        )
+    train(runner)
+    print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
+    return 0

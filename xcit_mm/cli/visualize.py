@@ -13,68 +13,16 @@ from mmengine.config import Config
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from ..engine.checkpoint import write_atomically
+from xcit_mm_cli.arguments import DEFAULT_LAYERS
+
 from ..errors import UserError
+from ..files import write_atomically
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
-from .common import check_checkpoint, load_config
+from .common import check_checkpoint, command, load_config
 from .infer import find_images, read_image, result_names
-
-DEFAULT_LAYERS = 6
-
-
-def parse_args() -> argparse.Namespace:
-    described = '; '.join(f'{name}: {what}' for name, what in PICTURES.items())
-    parser = argparse.ArgumentParser(
-        description='Draw what an XCiT looks at, from the weights of a backbone, detector, '
-        'segmentor or classifier. Images are computed at their full size and drawn at screen '
-        'size. Exit status 1 if an image was skipped.',
-        epilog=f'Pictures: {described}.',
-    )
-    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
-    parser.add_argument(
-        '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
-    )
-    parser.add_argument(
-        '--config',
-        help='a config file; not needed for the sizes of the paper, which the weights tell',
-    )
-    parser.add_argument(
-        '--pictures',
-        nargs='+',
-        choices=PICTURES,
-        metavar='PICTURE',
-        help=f'some of {", ".join(PICTURES)} (default: all that the model has)',
-    )
-    parser.add_argument(
-        '--layers',
-        nargs='+',
-        metavar='LAYER',
-        help=f'layers to draw, counted from 1, or "all" (default: {DEFAULT_LAYERS} of them)',
-    )
-    parser.add_argument(
-        '--per-head', action='store_true', help='query and key magnitude of each head'
-    )
-    parser.add_argument(
-        '--separate', action='store_true', help='one file a picture, not one an image'
-    )
-    parser.add_argument(
-        '--max-side', type=int, metavar='PIXELS', help='shrink larger images first (default: never)'
-    )
-    parser.add_argument(
-        '--dpi',
-        type=int,
-        default=100,
-        help='pixels an inch; a figure is 16 inches wide (default: %(default)s)',
-    )
-    parser.add_argument(
-        '--out-dir', default='work_dirs/visualize', help='where PNGs go (default: %(default)s)'
-    )
-    parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
-    parser.add_argument('--force', action='store_true', help='overwrite earlier pictures')
-    return parser.parse_args()
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
@@ -160,8 +108,8 @@ def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -
     return files
 
 
-def main() -> int:
-    args = parse_args()
+@command('visualize')
+def main(args: argparse.Namespace) -> int:
     images = find_images(args.inputs)
     if min(args.max_side or 1, args.dpi) < 1:
         raise UserError('--max-side and --dpi must be at least 1.')

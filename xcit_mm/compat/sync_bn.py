@@ -6,11 +6,11 @@ process group exists.
 What this does: changes it to BN in the config, before anything is built, and logs that.
 """
 
-from typing import Any
-
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
+
+from ..configs import nested_dicts
 
 SYNC_NAMES = ('SyncBN', 'MMSyncBN', 'SyncBatchNorm')
 
@@ -26,18 +26,9 @@ def revert_sync_bn(cfg: Config) -> int:
     """
     if torch.cuda.is_available():
         return 0
-    changed = _revert(cfg._cfg_dict)
-    if changed:
-        print_log(f'No CUDA: SyncBN became BN in {changed} places of the config', 'current')
-    return changed
-
-
-def _revert(node: Any) -> int:
-    if isinstance(node, dict):
-        here = node.get('type') in SYNC_NAMES
-        if here:
-            node['type'] = 'BN'
-        return here + sum(_revert(value) for value in node.values())
-    if isinstance(node, (list, tuple)):
-        return sum(_revert(value) for value in node)
-    return 0
+    reverted = [node for node in nested_dicts(cfg._cfg_dict) if node.get('type') in SYNC_NAMES]
+    for node in reverted:
+        node['type'] = 'BN'
+    if reverted:
+        print_log(f'No CUDA: SyncBN became BN in {len(reverted)} places of the config', 'current')
+    return len(reverted)

@@ -1,1 +1,1 @@
-"""The main job in minutes: train, evaluate and look, on data that is drawn on the spot."""
+"""The whole job in minutes: train, evaluate and look, on images drawn on the spot."""

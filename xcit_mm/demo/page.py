@@ -47,7 +47,7 @@ def render(sections: list[Section], facts: dict[str, str]) -> str:
     """The page as text.
 
     Args:
-        sections (list[Section]): One a model.
+        sections (list[Section]): One per model.
         facts (dict[str, str]): Data, seed, time, versions.
     """
     cards = ''.join(

@@ -21,7 +21,7 @@ def draw_detections(data_root: Path, predictions: Path, folder: Path) -> list[Pa
 
     Args:
         data_root (Path): Folder of the embedded data set.
-        predictions (Path): Folder that ``tools/infer.py`` wrote.
+        predictions (Path): Folder that ``xcit-mm infer`` wrote.
         folder (Path): Where the pictures go.
     """
     from mmdet.structures import DetDataSample
@@ -84,7 +84,7 @@ def draw_segmentations(
 
     Args:
         data_root (Path): Folder of the embedded data set.
-        predictions (Path): Folder that ``tools/infer.py`` wrote.
+        predictions (Path): Folder that ``xcit-mm infer`` wrote.
         folder (Path): Where the pictures go.
         classes (list[str]): Names of the classes.
         palette (list[list[int]]): Their colours.

@@ -6,7 +6,6 @@ file, or the name of a file that is gone. Here each file appears under its name 
 and the oldest checkpoint is deleted last.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,42 +16,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, find_latest_checkpoint
 
-UNFINISHED = '.unfinished'
-
-
-def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-    """Write a file so that at any moment its name stands for the whole old or the whole new one.
-
-    Args:
-        path (str or PathLike): The file.
-        content (bytes): What it is to hold.
-
-    Raises:
-        OSError: If it could not be written. The old file is as it was, and nothing is left over.
-    """
-    path = Path(path)
-    unfinished = path.with_name(path.name + UNFINISHED)
-    try:
-        with unfinished.open('wb') as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make new names in a folder outlast a power cut, where folders can be opened."""
-    if not hasattr(os, 'O_DIRECTORY'):
-        return
-    descriptor = os.open(folder, os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+from ..files import UNFINISHED, write_atomically
 
 
 def what_resume_takes(work_dir: str) -> str:

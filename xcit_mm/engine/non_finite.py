@@ -11,7 +11,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.optim import Optimizer
 
-from .checkpoint import what_resume_takes, write_atomically
+from ..files import write_atomically
+from .checkpoint import what_resume_takes
 from .gradients import GradientWatch
 from .images import describe_images, json_number
 

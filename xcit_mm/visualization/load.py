@@ -1,13 +1,12 @@
 """The part of a model that the pictures are of, from a config, a checkpoint, or both."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from ..compat import revert_sync_bn
+from ..configs import nested_dicts
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
 from ..weights import read_weights, recognise, unwrap
@@ -57,7 +56,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
 
 def _from_config(cfg: Config) -> XCiTTrunk:
     revert_sync_bn(cfg)
-    for node in _dicts(cfg._cfg_dict):
+    for node in nested_dicts(cfg._cfg_dict):
         kind = node.get('type')
         if getattr(kind, '__name__', str(kind)).split('.')[-1] in TYPES:
             return MODELS.build(node)
@@ -81,18 +80,9 @@ def _from_weights(recognised: Recognised) -> XCiTTrunk:
 
 def _preprocessing(cfg: Config) -> Normalise:
     # The model's own; mmpretrain has it beside the model.
-    for node in (*_dicts(cfg.get('model')), cfg):
+    for node in (*nested_dicts(cfg.get('model')), cfg):
         settings = node.get('data_preprocessor')
         if isinstance(settings, dict) and settings.get('mean') is not None:
             rgb = settings.get('bgr_to_rgb', settings.get('to_rgb', False))
             return Normalise(tuple(settings['mean']), tuple(settings['std']), bool(rgb))
     return Normalise()
-
-
-def _dicts(node: Any) -> Iterator[dict]:
-    """A dict and all dicts in it, the outer ones first."""
-    if isinstance(node, dict):
-        yield node
-    if isinstance(node, (dict, list, tuple)):
-        for value in node.values() if isinstance(node, dict) else node:
-            yield from _dicts(value)

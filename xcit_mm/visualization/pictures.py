@@ -9,13 +9,7 @@ from .magnitude import QueryKeyMagnitude
 from .observe import Picture
 from .pyramid import PyramidFeatures
 
-# name -> what it shows
-PICTURES = {
-    'magnitude': 'the norm of each token’s normalised query and key',
-    'class_attention': 'the attention from the class token to the patches, classifiers only',
-    'covariance': 'the attention maps between channels, their entropy and temperatures',
-    'pyramid': 'the four levels of a dense backbone as colours',
-}
+PICTURES = ('magnitude', 'class_attention', 'covariance', 'pyramid')
 
 
 def make_picture(

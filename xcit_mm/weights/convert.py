@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from ..files import replacing
 from ..tables import format_table
 from .formats import recognise, structure, unwrap
 from .sources import read_weights
@@ -35,11 +36,10 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in recognised.state.items()
     }
-    unfinished = target.with_suffix('.unfinished')
     sizes = structure(recognised.state)
     metadata = {'format': 'pt', 'source_format': recognised.format}
-    save_file(tensors, unfinished, {**metadata, **{k: str(v) for k, v in sizes.items()}})
-    os.replace(unfinished, target)
+    with replacing(target) as unfinished:
+        save_file(tensors, unfinished, {**metadata, **{k: str(v) for k, v in sizes.items()}})
     dropped = [name for name, value in recognised.others.items() if torch.is_tensor(value)]
     rows = _summary(tensors, 'written') + _summary(dict.fromkeys(dropped), 'left out')
     described = ', '.join(f'{name} {value}' for name, value in sizes.items())

@@ -33,7 +33,7 @@ class Report:
         return sum(problem.is_error for problem in self.problems)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of a table: one a kind of problem, errors first."""
+        """Rows of a table: one per kind of problem, errors first."""
         found: dict[str, list[Problem]] = {}
         for problem in self.problems:
             found.setdefault(problem.kind, []).append(problem)

@@ -8,10 +8,10 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.classifier import XCiTClassifier
-from ..models.xcit import XCiT
-from .images import Preprocess
-from .observe import observe
+from xcit_mm.models.classifier import XCiTClassifier
+from xcit_mm.models.xcit import XCiT
+from xcit_mm.visualization.images import Preprocess
+from xcit_mm.visualization.observe import observe
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 BATCH = 32

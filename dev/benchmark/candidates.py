@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models import XCiT
-from ..models.pyramid import Pyramid
+from xcit_mm.models import XCiT
+from xcit_mm.models.pyramid import Pyramid
 
 TIMM_SIZES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 # Backbones that mmdet ships, with the widths of their levels.

@@ -1,6 +1,8 @@
 """The pictures and numbers of docs/visualization.md, from the detector that the demo trains."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,19 +10,21 @@ import torch
 from PIL import Image
 from rich.progress import track
 
-from ..errors import UserError
-from ..models.xcit import XCiT
-from ..tables import format_table
-from ..visualization.class_probe import train_class_attention, with_class_attention
-from ..visualization.drawing import as_array
-from ..visualization.layers import spread
-from ..visualization.load import Subject
-from ..visualization.margin import CocoObjects, auc
-from ..visualization.observe import Picture, draw, observe
-from ..visualization.pictures import make_picture
-from .common import load_config
-from .object_margin import best, coco_objects, margin_rows
-from .visualize import DEFAULT_LAYERS, load
+from dev.class_probe import train_class_attention, with_class_attention
+from dev.margin import CocoObjects, auc
+from dev.object_margin import best, coco_objects, margin_rows
+from xcit_mm.cli.common import explain_errors, load_config
+from xcit_mm.cli.visualize import load
+from xcit_mm.errors import UserError
+from xcit_mm.files import write_atomically
+from xcit_mm.models.xcit import XCiT
+from xcit_mm.tables import format_table
+from xcit_mm.visualization.drawing import as_array
+from xcit_mm.visualization.layers import spread
+from xcit_mm.visualization.load import Subject
+from xcit_mm.visualization.observe import Picture, draw, observe
+from xcit_mm.visualization.pictures import make_picture
+from xcit_mm_cli.arguments import DEFAULT_LAYERS
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)
@@ -29,10 +33,11 @@ DPI = 85
 PROBE_IMAGES, PROBE_EPOCHS = 600, 20
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        prog='python -m dev.gallery',
         description='Make the pictures and the numbers of docs/visualization.md from a trained '
-        'detector. Takes a few minutes.'
+        'detector. Takes a few minutes.',
     )
     parser.add_argument(
         '--run',
@@ -46,7 +51,7 @@ def parse_args() -> argparse.Namespace:
         default=Path('docs/visualization.md'),
         help='the page; pictures go to images/ beside it (default: %(default)s)',
     )
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def find_run(folder: Path) -> tuple[Path, Path]:
@@ -121,11 +126,14 @@ def write_numbers(page: Path, numbers: dict[str, str]) -> None:
         if not found or not also_found:
             raise UserError(f'{page} must have the marks {begin} and {end}.')
         text = f'{before}{begin}\n{number}\n{end}{after}'
-    page.write_text(text, encoding='utf-8')
+    write_atomically(page, text)
 
 
-def main() -> None:
-    args = parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    return explain_errors(make_gallery, parse_args(argv))
+
+
+def make_gallery(args: argparse.Namespace) -> int:
     config, checkpoint = find_run(args.run)
     if not args.page.is_file():
         raise UserError(f'There is no page {args.page}; run this in the root of the repository.')
@@ -147,3 +155,8 @@ def main() -> None:
     made = sorted(folder.glob('visualization_*.png'))
     size = sum(path.stat().st_size for path in made)
     print(f'{sentence}\n{len(made)} pictures ({size / 1e6:.1f} MB) in {folder}; page: {args.page}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

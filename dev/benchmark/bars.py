@@ -72,7 +72,7 @@ def _memory(
 
 @functools.cache
 def _timm_peak(arch: str, patch_size: int, mode: str) -> float:
-    """Measured once a run: our default and our leanest options are held against the same."""
+    """Measured once per run: our default and our leanest options are held against the same."""
     return _peak(_timm(arch, patch_size), mode)
 
 

@@ -5,12 +5,14 @@ Every round must write what the first one wrote, byte for byte, and memory must 
 after the first one. Each round ends with processes that read one checkpoint at the same moment.
 """
 
+import argparse
 import hashlib
 import json
 import multiprocessing
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing.synchronize import Barrier
@@ -22,11 +24,13 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from .cli.common import load_config, task_of
-from .cli.infer import build_inferencer, find_images, infer
-from .datasets import make_shapes
-from .memory import status
-from .weights import read_weights
+from dev.memory import status
+from xcit_mm.cli.common import explain_errors, load_config, task_of
+from xcit_mm.cli.infer import build_inferencer, find_images, infer
+from xcit_mm.datasets.shapes import make_shapes
+from xcit_mm.errors import UserError
+from xcit_mm.files import write_atomically
+from xcit_mm.weights import read_weights
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -112,7 +116,7 @@ def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
 
     Args:
         minutes (float): How long.
-        images (int): Images a round, for the detector and for the segmentor each.
+        images (int): Images per round, for the detector and for the segmentor each.
         size (int): Height and width of most of them.
         out_dir (Path): Where ``soak.json`` goes, and the results of rounds that went wrong.
     """
@@ -133,7 +137,7 @@ def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
             report.images += len(subjects) * len(paths)
             report.minutes.append((time.monotonic() - start) / 60)
             report.memory.append(status('VmRSS'))
-            (out_dir / 'soak.json').write_text(json.dumps(asdict(report), indent=1) + '\n')
+            write_atomically(out_dir / 'soak.json', json.dumps(asdict(report), indent=1) + '\n')
             print(report, flush=True)
     return report
 
@@ -178,3 +182,47 @@ def _hash_of_files(folder: Path) -> str:
         if path.is_file():
             digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog='python -m dev.soak',
+        description='Run inference in one process for a long time: nothing may fail, change or '
+        'grow. A detector and a segmentor with random weights look at the same images round after '
+        'round, and eight processes read their checkpoints at once. Exit status 1 if anything '
+        'failed, if results differ from those of the first round, or if memory grew by over 2 % '
+        'after it. Linux only.',
+    )
+    parser.add_argument('--minutes', type=float, default=30, help='default: %(default)s')
+    parser.add_argument(
+        '--images', type=int, default=200, help='images per round (default: %(default)s)'
+    )
+    parser.add_argument('--size', type=int, default=64, help='pixels (default: %(default)s)')
+    parser.add_argument(
+        '--out-dir',
+        type=Path,
+        default=Path('work_dirs/soak') / time.strftime('%Y%m%d_%H%M%S'),
+        help='where soak.json goes (default: work_dirs/soak/TIME)',
+    )
+    return explain_errors(print_report, parser.parse_args(argv))
+
+
+def print_report(args: argparse.Namespace) -> int:
+    if (args.out_dir / 'soak.json').exists():
+        raise UserError(f'{args.out_dir / "soak.json"} exists already; --out-dir goes elsewhere.')
+    try:
+        report = soak(args.minutes, args.images, args.size, args.out_dir)
+    except ValueError as error:
+        raise UserError(f'{error} (--images, --size)') from None
+    print('minute  memory (MB)')
+    step = -(-len(report.memory) // 20)
+    for minute, memory in list(zip(report.minutes, report.memory, strict=True))[::step]:
+        print(f'{minute:6.1f}  {memory:.1f}')
+    for failure in report.failures:
+        print(f'failed: {failure}')
+    print(f'{report}\nall rounds: {args.out_dir / "soak.json"}')
+    return 1 if report.failures or report.growth > MAX_GROWTH else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

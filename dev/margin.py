@@ -12,10 +12,10 @@ import mmcv
 import numpy as np
 import torch
 
-from ..models.trunk import XCiTTrunk
-from .images import Preprocess
-from .magnitude import QueryKeyMagnitude
-from .observe import observe
+from xcit_mm.models.trunk import XCiTTrunk
+from xcit_mm.visualization.images import Preprocess
+from xcit_mm.visualization.magnitude import QueryKeyMagnitude
+from xcit_mm.visualization.observe import observe
 
 # The part of its square that objects cover of a token on an object, at least, and of one on the
 # background, at most. Tokens between, on an outline, count for neither.

@@ -1,49 +1,20 @@
 """Check the data sets of a config."""
 
 import argparse
-import os
 from pathlib import Path
 
 from mmengine.registry import init_default_scope
 
+from ..configs import innermost_datasets
 from ..datasets.check import find_problems
 from ..errors import UserError
+from ..files import write_atomically
 from ..tables import format_table
-from .common import (
-    add_config_options,
-    check_datasets,
-    innermost_datasets,
-    load_config,
-    task_of,
-)
-
-SPLITS = ('train', 'val', 'test')
+from .common import check_datasets, command, load_config, task_of
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description='Check the data sets of a config: decodes every image and label and looks at '
-        'every annotation. Exit status: 0 if a run can use all of it, 1 if there are errors, 2 if '
-        'it could not be checked.'
-    )
-    parser.add_argument('config', help='a config file, or xcit_mm::detection/NAME.py')
-    parser.add_argument(
-        '--split', nargs='+', choices=SPLITS, default=SPLITS, help='default: all three'
-    )
-    add_config_options(parser)
-    parser.add_argument(
-        '--workers',
-        type=int,
-        default=os.cpu_count() or 1,
-        help='images that are decoded at once (default: the number of processors, %(default)s)',
-    )
-    parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
-    parser.add_argument('--force', action='store_true', help='overwrite --json')
-    return parser.parse_args()
-
-
-def main() -> int:
-    args = parse_args()
+@command('check')
+def main(args: argparse.Namespace) -> int:
     if args.json and Path(args.json).exists() and not args.force:
         raise UserError(f'{args.json} exists already; --force overwrites it.')
     if args.workers < 1:
@@ -63,7 +34,6 @@ def main() -> int:
     notes = len(report.problems) - report.errors
     print(f'{report.images} images: {report.errors} errors, {notes} notes')
     if args.json:
-        Path(args.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.json).write_text(report.to_json(), encoding='utf-8')
+        write_atomically(args.json, report.to_json())
         print(f'all problems: {args.json}')
     return 1 if report.errors else 0

@@ -1,6 +1,6 @@
 """Runs in a process of its own, so that one measurement cannot disturb another.
 
-``python -m xcit_mm.benchmark.worker JOB`` with a job in JSON prints its result as one line of JSON.
+``python -m dev.benchmark.worker JOB`` with a job in JSON prints its result as one line of JSON.
 """
 
 import json
@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from ..memory import reset_peak, status
-from ..models import XCiT
+from dev.memory import reset_peak, status
+from xcit_mm.models import XCiT
+
 from .candidates import TimmBackbone, build_backbone, build_detector, build_step
 
 

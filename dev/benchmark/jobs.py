@@ -6,7 +6,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parents[2]
 
 
 class BenchmarkError(RuntimeError):
@@ -40,8 +43,8 @@ def run_job(
         'repetitions': repetitions,
         'threads': threads,
     }
-    command = [sys.executable, '-m', 'xcit_mm.benchmark.worker', json.dumps(job)]
-    run = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, '-m', 'dev.benchmark.worker', json.dumps(job)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     for line in run.stdout.splitlines():
         if line.startswith('RESULT '):
             return json.loads(line.removeprefix('RESULT '))

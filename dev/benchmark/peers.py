@@ -42,7 +42,7 @@ def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def paper_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's run-time and memory table from the rows of :func:`scaling`, one image a batch."""
+    """The paper's run-time and memory table, for single images, from what :func:`scaling` gave."""
     table = []
     for label in LABELS.values():
         line: dict[str, Any] = {'model': label}

@@ -1,7 +1,6 @@
 """The margin between objects and background, and the gallery that shows it."""
 
 import json
-import sys
 
 import cv2
 import numpy as np
@@ -10,12 +9,12 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from xcit_mm.cli import gallery, object_margin
-from xcit_mm.datasets import make_shapes
+from dev import gallery, object_margin
+from dev.margin import CocoObjects, auc, token_cover, untrained
+from dev.margin import object_margin as measure
+from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalise, query_key_magnitude
-from xcit_mm.visualization.margin import CocoObjects, auc, token_cover, untrained
-from xcit_mm.visualization.margin import object_margin as measure
 
 
 def test_auc_is_the_share_of_pairs():
@@ -108,11 +107,10 @@ def test_objects_of_coco(run):
         assert max(a['area'] for a in own) <= mask.sum() <= sum(a['area'] for a in own)
 
 
-def test_the_command_prints_and_checks_the_margin(run, monkeypatch, capsys):
-    arguments = ['object_margin.py', str(run / 'config.py'), str(run / 'epoch_1.pth')]
+def test_the_command_prints_and_checks_the_margin(run, capsys):
+    arguments = [str(run / 'config.py'), str(run / 'epoch_1.pth')]
     for bar, status in (('0.0', 0), ('1.01', 1)):
-        monkeypatch.setattr(sys, 'argv', [*arguments, '--at-least', bar])
-        assert object_margin.main() == status
+        assert object_margin.main([*arguments, '--at-least', bar]) == status
     printed = capsys.readouterr().out
     assert 'Largest margin' in printed and '3 images.' in printed
     header = next(line for line in printed.splitlines() if line.startswith('layer'))
@@ -123,9 +121,8 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     page = tmp_path / 'page.md'
     marks = [f'<!-- {name}: begin -->\nold\n<!-- {name}: end -->' for name in ('margin', 'classes')]
     page.write_text(f'before\n{marks[0]}\nbetween {marks[1]}\nafter\n')
-    monkeypatch.setattr(sys, 'argv', ['gallery.py', '--run', str(run), '--page', str(page)])
     monkeypatch.setattr(gallery, 'IMAGES', (0, 2))
-    gallery.main()
+    assert gallery.main(['--run', str(run), '--page', str(page)]) == 0
     text = page.read_text()
     assert text.startswith('before') and text.endswith('after\n') and '\nbetween ' in text
     assert 'old' not in text and text.count('<!--') == 4

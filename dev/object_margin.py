@@ -1,29 +1,33 @@
 """Query and key magnitude on objects against the background, over a data set."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from rich.progress import track
 
-from ..errors import UserError
-from ..tables import format_table
-from ..visualization.load import Subject
-from ..visualization.margin import CocoObjects, object_margin, untrained
-from .common import check_datasets, load_config
-from .visualize import load
+from dev.margin import CocoObjects, object_margin, untrained
+from xcit_mm.cli.common import check_datasets, explain_errors, load_config
+from xcit_mm.cli.visualize import load
+from xcit_mm.configs import innermost_datasets
+from xcit_mm.errors import UserError
+from xcit_mm.tables import format_table
+from xcit_mm.visualization.load import Subject
 
 NAMES = ('queries', 'keys')
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        prog='python -m dev.object_margin',
         description='Measure how far the query and key magnitude tells objects from the '
         'background, on the validation set of a config in COCO’s layout. AUC is the probability '
         'that a token on an object has a larger magnitude than one on the background (0.5 tells '
         'nothing, and below it the background has the larger one), ratio that of the mean '
-        'magnitudes; both are averaged over the images.'
+        'magnitudes; both are averaged over the images.',
     )
     parser.add_argument('config', help='a config file of a detector')
     parser.add_argument('checkpoint', help='a path, a web address, or a short name (xcit://...)')
@@ -36,7 +40,7 @@ def parse_args() -> argparse.Namespace:
         help='exit status 1 if no layer tells them apart as well as this, either way: by AUC, or '
         'by 1 - AUC where the background has the larger magnitude',
     )
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObjects:
@@ -48,9 +52,7 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
         limit (int, optional): How many images. Defaults to None, all.
     """
     check_datasets(cfg, (loader,))
-    dataset = cfg[loader].dataset
-    while 'dataset' in dataset:
-        dataset = dataset.dataset
+    dataset = next(innermost_datasets(cfg[loader]))
     root = Path(dataset.get('data_root') or '')
     if not str(dataset.get('ann_file')).endswith('.json'):
         raise UserError(f'The data set of {loader} in the config is not in COCO’s layout.')
@@ -58,7 +60,7 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
 
 
 def margin_rows(subject: Subject, samples: CocoObjects) -> list[dict[str, Any]]:
-    """One row a layer, the model beside the same network with random weights."""
+    """One row per layer, the model beside the same network with random weights."""
     trained, random = (
         object_margin(backbone, track(samples, description=what), subject.preprocess)
         for what, backbone in (
@@ -87,8 +89,11 @@ def best(rows: list[dict[str, Any]]) -> tuple[float, str]:
     )
 
 
-def main() -> int:
-    args = parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    return explain_errors(print_margins, parse_args(argv))
+
+
+def print_margins(args: argparse.Namespace) -> int:
     cfg = load_config(args.config)
     subject = load(args.checkpoint, cfg, args.device)
     samples = coco_objects(cfg, 'val_dataloader', args.images)
@@ -100,3 +105,7 @@ def main() -> int:
     value, sentence = best(rows)
     print(f'{sentence} {len(samples)} images.')
     return int(args.at_least is not None and value < args.at_least)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

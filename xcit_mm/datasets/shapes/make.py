@@ -16,7 +16,7 @@ from filelock import FileLock
 from pycocotools import mask as coco_mask
 from rich.progress import Progress
 
-from .shapes import CLASSES, Scene, Shape, draw_scene
+from .draw import CLASSES, Scene, Shape, draw_scene
 
 # split -> names of its folders in COCO and in ADE20k
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}

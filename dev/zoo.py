@@ -1,18 +1,21 @@
-"""``python -m xcit_mm.zoo``: writes the metafiles that MIM reads, and the model-zoo page.
+"""``python -m dev.zoo``: writes the metafiles that MIM reads, and the model-zoo page.
 
 Both come from the paper's tables and the table of published weights, so they cannot disagree.
 Run it in a clone after changing either.
 """
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .stats import config_parameters, paper_tables
-from .tables import format_table
-from .weights import published
+from xcit_mm.files import write_atomically
+from xcit_mm.stats import config_parameters, paper_tables
+from xcit_mm.tables import format_table
+from xcit_mm.weights import published
 
 PAPER = {
     'URL': 'https://arxiv.org/abs/2106.09681',
@@ -72,7 +75,7 @@ def metafiles() -> dict[str, str]:
 
 
 def _yaml(content: dict) -> str:
-    header = '# Made by `python -m xcit_mm.zoo`.\n'
+    header = '# Made by `python -m dev.zoo`.\n'
     return header + yaml.safe_dump(content, sort_keys=False, width=100)
 
 
@@ -114,7 +117,7 @@ def page() -> str:
     """The model-zoo page."""
     parts = [
         '# Model zoo',
-        'Made by `python -m xcit_mm.zoo`. Results are the paper’s; the weights are the authors’, '
+        'Made by `python -m dev.zoo`. Results are the paper’s; the weights are the authors’, '
         'and load as they are: by short name (`xcit://...`) wherever a checkpoint is named. '
         'Parameters in millions: the paper’s, and ours counted on the whole model (the paper’s '
         'ADE20k columns leave out the layers that rescale the features, see '
@@ -159,15 +162,15 @@ def page() -> str:
     return '\n\n'.join(parts) + '\n'
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog='python -m xcit_mm.zoo', description=__doc__)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog='python -m dev.zoo', description=__doc__)
     parser.add_argument('--root', type=Path, default=Path(), help='the clone (default: here)')
-    root = parser.parse_args().root
+    root = parser.parse_args(argv).root
     for path, text in {**metafiles(), 'docs/model_zoo.md': page()}.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding='utf-8')
+        write_atomically(root / path, text)
         print(f'wrote {root / path}')
+    return 0
 
 
 if __name__ == '__main__':
-    main()
+    sys.exit(main())

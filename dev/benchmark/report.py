@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..tables import format_table
+from xcit_mm.files import write_atomically
+from xcit_mm.tables import format_table
+
 from . import peers
 from .bars import Result, bars
 
@@ -60,12 +62,11 @@ def run_benchmark(folder: Path, quick: bool = False) -> int:
     minutes = (time.monotonic() - start) / 60
     missed = [result.what for result in results if not result.met]
     print(f'{len(results) - len(missed)} of {len(results)} bars met in {minutes:.0f} minutes')
-    folder.mkdir(parents=True, exist_ok=True)
     machine = {'processor': _processor(), 'torch': torch.__version__, 'minutes': round(minutes, 1)}
     data = {'machine': machine, 'bars': [asdict(result) for result in results]}
     data |= {'scaling': scaling, 'detectors': detectors}
     path = folder / ('benchmark_quick.json' if quick else 'benchmark.json')
-    path.write_text(json.dumps(data, indent=1) + '\n', encoding='utf-8')
+    write_atomically(path, json.dumps(data, indent=1) + '\n')
     print(f'Numbers: {path}')
     if not quick:
         write_page(folder, data)
@@ -77,9 +78,9 @@ def write_page(folder: Path, data: dict[str, Any]) -> None:
     """Write ``benchmark.md`` and its plots from the numbers."""
     results = [Result(**row) for row in data['bars']]
     images = folder / 'images'
-    images.mkdir(exist_ok=True)
+    images.mkdir(parents=True, exist_ok=True)
     for key, label, name in (
-        ('seconds', 'seconds an image', 'benchmark_time.png'),
+        ('seconds', 'seconds per image', 'benchmark_time.png'),
         ('peak_MB', 'peak memory above the weights, MB', 'benchmark_memory.png'),
     ):
         peers.plot_scaling(data['scaling'], key, label, str(images / name))
@@ -92,7 +93,7 @@ def write_page(folder: Path, data: dict[str, Any]) -> None:
         '## Against timm, on the same weights',
         format_table(_rows(results), 'markdown'),
         '## Against other backbones',
-        'Inference as mmdet ships them: images a second and peak MB over the height and width of '
+        'Inference as mmdet ships them: images per second and peak MB over the height and width of '
         'the image, the columns of the paper’s run-time table.',
         format_table(peers.paper_table(data['scaling']), 'markdown'),
         '![time](images/benchmark_time.png)',
@@ -103,7 +104,7 @@ def write_page(folder: Path, data: dict[str, Any]) -> None:
         'Mask R-CNN, inference on one image of 800x1344, random weights:',
         format_table(data['detectors'], 'markdown'),
     ]
-    (folder / 'benchmark.md').write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
+    write_atomically(folder / 'benchmark.md', '\n\n'.join(parts) + '\n')
 
 
 def _rows(results: list[Result]) -> list[dict[str, str]]:

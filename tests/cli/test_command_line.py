@@ -1,0 +1,120 @@
+"""``xcit-mm``: its commands, their help, and what is said of bad arguments."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xcit_mm.cli.common import load_config
+from xcit_mm.errors import UserError
+from xcit_mm.visualization.pictures import PICTURES
+from xcit_mm_cli import COMMANDS, arguments, main
+
+ROOT = Path(__file__).parents[2]
+TOOLS = sorted((ROOT / 'tools').glob('*.py'))
+CONFIG = 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
+HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', 'rich', 'xcit_mm')
+
+
+def test_there_is_a_module_for_every_command_and_a_command_for_every_tool():
+    modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
+    assert modules - {'__init__', 'common', 'coco_writer'} == set(COMMANDS)
+    called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
+    assert set(COMMANDS) - called == {'shapes', 'doctor'} and called < set(COMMANDS)
+
+
+def test_help_lists_every_command(capsys):
+    assert main(['--help']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in COMMANDS:
+        assert any(re.match(rf'  {name} +\w', line) for line in lines), name
+    assert main([]) == 2 and 'train' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    for run in (lambda *words: main([name, *words]), lambda *words: command(name)(list(words))):
+        with pytest.raises(SystemExit) as ended:
+            run('--help')
+        printed = capsys.readouterr().out
+        assert ended.value.code == 0 and len(printed) > 200
+        with pytest.raises(SystemExit) as ended:
+            run('--nonsense')
+        assert ended.value.code == 2 and 'error: ' in capsys.readouterr().err
+
+
+def command(name):
+    return importlib.import_module(f'xcit_mm.cli.{name}').main
+
+
+# Runs a script and then says which of the heavy packages it imported.
+LOADED = f"""
+import runpy, sys
+try:
+    runpy.run_path(sys.argv[0], run_name='__main__')
+finally:
+    print('loaded', *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    'words, status',
+    [
+        (['--help'], 0),
+        (['--nonsense'], 2),
+        (['none.py', 'none.pth', '--config', 'none.py', '--checkpoint', 'none.pth'], 2),
+    ],
+    ids=['help', 'unknown argument', 'missing files'],
+)
+@pytest.mark.parametrize('tool', TOOLS, ids=lambda path: path.stem)
+def test_a_tool_imports_nothing_heavy_to_say_what_is_wrong(tool, words, status):
+    script = f'import sys; sys.argv[:] = {[str(tool), *words]!r}\n{LOADED}'
+    run = subprocess.run([sys.executable, '-c', script], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == status, run.stderr
+    assert run.stderr.splitlines()[-1] == 'loaded'
+
+
+def test_the_module_runs_like_the_script():
+    words = [sys.executable, '-m', 'xcit_mm_cli', 'trian']
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2 and run.stdout == ''
+    assert run.stderr == "error: xcit-mm has no command 'trian'. Did you mean train?\n"
+
+
+def test_an_unknown_command_is_told_which_there_are(capsys):
+    assert main(['quux']) == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in COMMANDS)
+
+
+def test_a_config_that_is_missing_is_one_paragraph(capsys):
+    for run in (lambda *words: main(['train', *words]), lambda *words: command('train')(words)):
+        assert run('configs/detection/mask_rcnn_xcit_s12_8_4x.py') == 2
+        error = capsys.readouterr().err
+        assert error.startswith('error: There is no config') and len(error.splitlines()) == 1
+
+
+def test_the_pictures_of_the_help_are_those_there_are():
+    assert tuple(arguments.PICTURES) == PICTURES
+
+
+def test_options_are_read_as_mmengine_reads_them(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = ['train_cfg.max_epochs=3', 'a.b=[(1,2),x]', 'work_dir=None', 'c=a=b', 'd=1e-3']
+    args = arguments.parse_args(
+        'train', [CONFIG, *(w for o in words for w in ('--cfg-options', o))]
+    )
+    assert args.cfg_options == words
+    cfg = load_config(CONFIG, words)
+    assert cfg.train_cfg.max_epochs == 3 and cfg.work_dir is None and cfg.d == 1e-3
+    assert cfg.a.b == [(1, 2), 'x'] and cfg.c == 'a=b'
+    with pytest.raises(UserError, match='--cfg-options e='):
+        load_config(CONFIG, ['e=[(1,2]'])
+    for wrong in ('foo', '=1'):
+        with pytest.raises(SystemExit) as ended:
+            command('train')([CONFIG, '--cfg-options', wrong])
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2 and f'{wrong!r} must be KEY=VALUE' in error

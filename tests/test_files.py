@@ -1,0 +1,37 @@
+"""Files are whole or not there; the disk that fills up is in engine/test_checkpoint.py."""
+
+import pytest
+
+from xcit_mm.files import replacing, write_atomically
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole_and_its_folder_with_it(tmp_path):
+    path = tmp_path / 'new' / 'file.txt'
+    with replacing(path) as unfinished:
+        unfinished.write_text('new')
+        assert not path.exists()
+    assert path.read_text() == 'new' and names(path.parent) == ['file.txt']
+    write_atomically(path, 'é')
+    assert path.read_bytes() == 'é'.encode()
+
+
+@pytest.mark.parametrize('error', [ValueError('no'), KeyboardInterrupt()])
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / 'file'
+    write_atomically(path, b'old')
+    with pytest.raises(type(error)) as raised, replacing(path) as unfinished:
+        unfinished.write_text('half')
+        raise error
+    assert raised.value is error
+    assert path.read_bytes() == b'old' and names(tmp_path) == ['file']
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / 'folder').mkdir()
+    with pytest.raises(OSError) as raised:
+        write_atomically(tmp_path / 'folder', b'new')
+    assert raised.value.filename == str(tmp_path / 'folder') and names(tmp_path) == ['folder']

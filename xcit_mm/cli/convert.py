@@ -1,0 +1,16 @@
+"""Convert weights to a clean safetensors file."""
+
+import argparse
+
+from ..errors import UserError
+from ..weights import convert
+from .common import command
+
+
+@command('convert')
+def main(args: argparse.Namespace) -> int:
+    try:
+        print(convert(args.input, args.output, args.force))
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from None
+    return 0

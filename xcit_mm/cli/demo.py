@@ -1,0 +1,16 @@
+"""Train, evaluate and look, on images drawn on the spot."""
+
+import argparse
+from pathlib import Path
+
+from ..demo.run import run_demo
+from .common import command
+
+
+@command('demo')
+def main(args: argparse.Namespace) -> int:
+    out_dir = args.out_dir or Path('work_dirs') / ('demo_quick' if args.quick else 'demo')
+    numbers = run_demo(out_dir, args.seed, args.quick)
+    print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
+    print(f'Page: {out_dir / "index.html"}')
+    return 0

@@ -1,0 +1,30 @@
+"""Draw a data set of shapes."""
+
+import argparse
+import time
+
+from ..datasets.shapes import make_shapes
+from ..errors import UserError
+from .common import command
+
+
+@command('shapes')
+def main(args: argparse.Namespace) -> int:
+    start = time.monotonic()
+    try:
+        root = make_shapes(
+            args.folder,
+            train=args.train,
+            val=args.val,
+            size=args.size,
+            seed=args.seed,
+            negatives=args.negatives,
+            overwrite=args.force,
+        )
+    except FileExistsError as error:
+        raise UserError(f'{error}; --force replaces it.') from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    seconds = time.monotonic() - start
+    print(f'{args.train} + {args.val} images in {seconds:.1f} s: {root}/coco and {root}/ade')
+    return 0

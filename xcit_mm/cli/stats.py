@@ -1,0 +1,19 @@
+"""Count parameters and GFLOPs of the paper's models."""
+
+import argparse
+
+from ..stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
+from ..tables import write_table
+from .common import command
+
+
+@command('stats')
+def main(args: argparse.Namespace) -> int:
+    if not args.paper:
+        write_table('Classifiers', classifier_table(), args.format, args.out, COUNTING_RULE)
+        return 0
+    rows = heads_table()
+    agree = sum(row['agree'] == 'yes' for row in rows)
+    note = f'{HEADS_RULE}\n{agree} of {len(rows)} cells agree with the paper.'
+    write_table('Detectors and segmentors', rows, args.format, args.out, note)
+    return 0

@@ -1,0 +1,83 @@
+"""``xcit-mm COMMAND``: checks the arguments, then imports the command and runs it."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .arguments import COMMANDS, parse_args
+from .files import missing_config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``xcit-mm``.
+
+    Args:
+        argv (Sequence[str], optional): A command and its arguments. Defaults to None, those of
+            this process.
+
+    Returns:
+        int: The exit status.
+    """
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ['']
+    if name in ('-h', '--help'):
+        print(usage())
+        return 0
+    if name == '--version':
+        from importlib.metadata import version  # takes longer than all the rest
+
+        print(f'xcit-mm {version("xcit_mm")}')
+        return 0
+    if name in COMMANDS:
+        return run(name, rest, f'xcit-mm {name}')
+    if not name:
+        print(usage(), file=sys.stderr)
+        return 2
+    close = difflib.get_close_matches(name, COMMANDS)
+    hint = f'Did you mean {" or ".join(close)}?' if close else f'There are {", ".join(COMMANDS)}.'
+    return _fail(f'xcit-mm has no command {name!r}. {hint}')
+
+
+def usage() -> str:
+    """The commands, with one line for each."""
+    width = max(map(len, COMMANDS))
+    lines = [f'  {name:{width}}  {command.summary}' for name, command in COMMANDS.items()]
+    return '\n'.join(
+        [
+            'usage: xcit-mm COMMAND [ARGUMENTS]',
+            '       xcit-mm COMMAND --help',
+            '       xcit-mm --version',
+            '',
+            'XCiT as a backbone for OpenMMLab. Commands:',
+            *lines,
+        ]
+    )
+
+
+def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """Run one command; bad arguments end it before anything heavy is imported.
+
+    Args:
+        name (str): One of :data:`COMMANDS`.
+        argv (Sequence[str], optional): Its arguments. Defaults to None, those of this process.
+        prog (str, optional): What the help calls it. Defaults to None, the name of the script.
+
+    Returns:
+        int: The exit status.
+    """
+    args = parse_args(name, argv, prog)
+    problem = missing_config(getattr(args, 'config', None))
+    if problem:
+        return _fail(problem)
+    try:
+        command = importlib.import_module(f'xcit_mm.cli.{name}')
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith('xcit_mm'):
+            raise
+        return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
+    return command.main(argv)
+
+
+def _fail(message: str) -> int:
+    print(f'error: {message}', file=sys.stderr)
+    return 2

@@ -1,0 +1,27 @@
+"""Checks of paths that need nothing but the disk."""
+
+import difflib
+from pathlib import Path
+
+
+def missing_config(path: str | None) -> str | None:
+    """What to tell a user whose config does not exist; None if it does.
+
+    Args:
+        path (str, optional): A file, or ``xcit_mm::detection/NAME.py``, which is not looked for.
+    """
+    if path is None or '::' in path or Path(path).is_file():
+        return None
+    return (
+        f'There is no config {Path(path).absolute()}. The configs of this project are in '
+        'configs/detection/ and configs/segmentation/, for instance '
+        'configs/detection/mask_rcnn_xcit_s12_8_3x.py; installed, they can be named from anywhere '
+        'as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + _similar(Path(path))
+    )
+
+
+def _similar(path: Path) -> str:
+    folder = path.parent
+    names = [file.name for file in folder.glob('*.py')] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names)
+    return f' Did you mean {folder / close[0]}?' if close else ''

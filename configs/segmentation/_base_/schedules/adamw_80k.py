@@ -11,7 +11,7 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
     dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=1500, end=80000),
 ]
-# Named like mmengine's own, so that configs with custom_hooks keep them; docs/resume.md says more.
+# These are default hooks, so a config that sets custom_hooks keeps them. See docs/resume.md.
 default_hooks = dict(
     checkpoint=dict(type='AtomicCheckpointHook'),
     exact_resume=dict(type='ExactResumeHook'),

@@ -123,6 +123,11 @@ def help_of(capsys, monkeypatch):
     return ask
 
 
+def commands(help_of):
+    """The commands of the console script."""
+    return re.findall(r'^  ([a-z]+)  ', help_of('xcit-mm'), re.MULTILINE)
+
+
 def options(text):
     return set(re.findall(r'(?<![\w-])--[a-z][a-z-]*', text))
 
@@ -156,8 +161,7 @@ def test_commands_have_the_options_that_are_shown(page, help_of):
 
 
 def test_every_option_in_a_sentence_belongs_to_a_command(help_of):
-    tools = [f'tools/{path.name}' for path in (ROOT / 'tools').glob('*.py')]
-    known = set().union(*(options(help_of(tool)) for tool in tools))
+    known = set().union(*(options(help_of(f'xcit-mm {name}')) for name in commands(help_of)))
     for path in (ROOT / 'dev').rglob('*.py'):
         known |= options(path.read_text(encoding='utf-8'))
     for page in PAGES:
@@ -166,7 +170,7 @@ def test_every_option_in_a_sentence_belongs_to_a_command(help_of):
 
 
 def test_the_list_of_commands_is_complete(help_of):
-    commands = set(re.findall(r'^  ([a-z]+)  ', help_of('xcit-mm'), re.MULTILINE))
+    known = set(commands(help_of))
     rows = table('docs/getting_started.md', '| in a clone | installed |')
     shown = {}
     for tool, command in rows:
@@ -174,9 +178,9 @@ def test_the_list_of_commands_is_complete(help_of):
         assert options(help_of(tool)) == options(help_of(command))
         shown[Path(tool).name] = command.removeprefix('xcit-mm ')
     assert set(shown) == {path.name for path in (ROOT / 'tools').glob('*.py')}
-    assert commands == {*shown.values(), 'shapes', 'doctor'}
+    assert known == {*shown.values(), 'shapes', 'doctor'}
     (listed,) = re.findall(r'console script: (.*?)\. The same', read('CHANGELOG.md'), re.DOTALL)
-    assert set(re.findall(r'`(?:xcit-mm )?([a-z]+)`', listed)) == commands
+    assert set(re.findall(r'`(?:xcit-mm )?([a-z]+)`', listed)) == known
 
 
 # Durations: the Makefile says how long each target takes.

@@ -332,7 +332,7 @@ def test_versions_are_those_of_the_setup():
 @pytest.mark.parametrize(
     'message',
     [
-        'was refused: it holds Python objects',
+        'was refused: it contains Python objects',
         'finds all such files',
         'is no category',
         'These weights',
@@ -344,6 +344,17 @@ def test_messages_in_the_troubleshooting_table_are_ours(message):
     assert message in read('docs/troubleshooting.md')
     sources = [path.read_text(encoding='utf-8') for path in ROOT.glob('xcit_mm/**/*.py')]
     assert any(message in source for source in sources)
+
+
+def test_what_importing_changes_is_listed():
+    from xcit_mm.compat.checkpoints import safe_globals
+
+    assert stated('SECURITY.md', rf"({NUMBER}) names on torch's allow-list") == (
+        len(safe_globals()),
+    )
+    rows = table('SECURITY.md', '| module |')
+    modules = {path.stem for path in (ROOT / 'xcit_mm/compat').glob('*.py')} - {'__init__'}
+    assert {row[0].strip('`') for row in rows} == modules
 
 
 # Exactness

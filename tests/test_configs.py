@@ -49,7 +49,6 @@ def test_config_says_what_its_name_says(path):
     backbone = cfg.model.backbone
     assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
     assert backbone.init_cfg == dict(type='Pretrained', checkpoint=f'xcit://{arch}/{patch}')
-    check_widths(cfg.model, VARIANTS[arch].embed_dims)
     assert 'drop_path_rate' not in backbone  # the paper's, by arch
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
@@ -60,15 +59,6 @@ def test_config_says_what_its_name_says(path):
     else:
         assert cfg.train_cfg.max_iters == {'80k': 80000, '160k': 160000}[schedule]
         assert cfg.model.decode_head.num_classes == 150
-
-
-def check_widths(model, width):
-    levels = [width] * 4
-    if 'neck' in model:
-        assert model.neck.in_channels == levels
-    else:
-        assert model.decode_head.in_channels == levels
-        assert model.auxiliary_head.in_channels == width
 
 
 def check_faults_are_survived(cfg):

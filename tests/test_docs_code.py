@@ -14,10 +14,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, HOOKS, LOOPS, MODELS, init_default_scope
 from mmengine.visualization import LocalVisBackend, Visualizer
 
-from xcit_mm.datasets import make_shapes
 from xcit_mm.models import XCiT, XCiTClassifier
-
-from .test_tools import options_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,21 +122,20 @@ def test_python_of_the_visualization_page_runs(tmp_path, monkeypatch):
     assert list(tmp_path.rglob('magnitude_0.png'))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ['my_detector', 'my_segmentor'])
-def test_example_of_own_data_trains(name, tmp_path, monkeypatch):
+def test_example_of_own_data_trains(name, small_shapes, tmp_path):
     from xcit_mm.cli import train
 
-    data = make_shapes(tmp_path / 'mine', train=8, val=2, size=96)
+    from .tiny import short_run, shrink
+
     (code,) = [block for block in blocks('docs/custom_data.md') if block.startswith(f'# {name}.py')]
+    cfg = config_of(tmp_path, code.replace("_base_ = '", f"_base_ = '{ROOT}/"))
+    shrink(cfg.model)
+    cfg.merge_from_dict({**short_run(cfg.default_scope, small_shapes), 'load_from': None})
     config = tmp_path / f'{name}.py'
-    config.write_text(code.replace("_base_ = '", f"_base_ = '{ROOT}/"))
-    kind = 'detection' if name == 'my_detector' else 'segmentation'
-    options = [*options_for(kind, data), 'load_from=None']
-    arguments = ['train.py', str(config), '--work-dir', str(tmp_path), '--cfg-options', *options]
-    monkeypatch.setattr(sys, 'argv', arguments)
-    assert not train.main()
-    (checkpoint,) = tmp_path.glob('*_1.pth')
-    head = {'detection': 'roi_head.bbox_head.fc_cls', 'segmentation': 'decode_head.conv_seg'}[kind]
+    config.write_text(cfg.pretty_text)
+    assert train.main([str(config), '--work-dir', str(tmp_path / 'work')]) == 0
+    (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
+    head = 'roi_head.bbox_head.fc_cls' if name == 'my_detector' else 'decode_head.conv_seg'
     saved = torch.load(checkpoint, weights_only=True)['state_dict']
     assert len(saved[f'{head}.weight']) == 6  # five classes, and one for everything else

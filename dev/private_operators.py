@@ -1,6 +1,6 @@
 """``python -m dev.private_operators``: what the public ways around private operators would cost.
 
-Each row is a private operator of ``xcit_mm/models/fast/operators.py`` and the public code that could
+Each row is a private operator of ``xcit_mm.models.fast.operators`` and the public code that could
 replace it, on a chunk of tokens of the feed-forward network, alternating in one run.
 """
 

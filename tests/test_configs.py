@@ -1,5 +1,6 @@
 """Every config says what its name says, and the recipes are the paper's."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,27 +12,33 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
 from dev.zoo import metafiles, page
-from xcit_mm.models import XCiT
+from xcit_mm.models import VARIANTS, XCiT
 from xcit_mm.stats import heads_table
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')]
 PAPER = sorted(p for p in CONFIGS if not p.stem.endswith('_shapes'))
+SIZES = [(arch, patch_size) for arch in VARIANTS for patch_size in (16, 8)]
 DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
+CASCADE = ROOT / 'configs/detection/cascade_mask_rcnn_xcit_n12_8_3x.py'
 SEM_FPN = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
-UPERNET = ROOT / 'configs/segmentation/upernet_xcit_n12_16_160k.py'
+UPERNET = ROOT / 'configs/segmentation/upernet_xcit_n12_8_160k.py'
 
 
 def test_every_size_and_head_is_there():
-    names = {p.stem for p in CONFIGS}
-    for arch in ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24'):
-        for patch in (16, 8):
-            size = f'xcit_{arch}_{patch}'
-            wanted = {f'mask_rcnn_{size}_3x', f'mask_rcnn_{size}_1x'}
-            wanted |= {f'sem_fpn_{size}_80k', f'upernet_{size}_160k'}
-            assert wanted <= names
-            if arch in ('s12', 's24'):
-                assert f'cascade_mask_rcnn_{size}_3x' in names
+    wanted = {
+        f'{head}_xcit_{arch}_{patch_size}_{schedule}'
+        for head, schedule in (
+            ('mask_rcnn', '3x'),
+            ('mask_rcnn', '1x'),
+            ('cascade_mask_rcnn', '3x'),
+            ('sem_fpn', '80k'),
+            ('upernet', '160k'),
+        )
+        for arch, patch_size in SIZES
+    }
+    assert {p.stem for p in PAPER} == wanted
+    assert len(wanted) == 70
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
@@ -41,9 +48,7 @@ def test_config_says_what_its_name_says(path):
     arch, patch, schedule = rest.split('_')
     backbone = cfg.model.backbone
     assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
-    assert backbone.init_cfg == dict(
-        type='Pretrained', checkpoint=f'xcit://{arch}/{patch}/384_dist'
-    )
+    assert backbone.init_cfg == dict(type='Pretrained', checkpoint=f'xcit://{arch}/{patch}')
     assert 'drop_path_rate' not in backbone  # the paper's, by arch
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
@@ -82,29 +87,72 @@ def test_a_config_is_inherited_by_path_and_by_package(tmp_path):
 
 
 def build(path):
+    """A config and its model, without memory for the weights."""
     cfg = Config.fromfile(path)
     init_default_scope(cfg.default_scope)
-    return cfg, MODELS.build(cfg.model)
+    with torch.device('meta'):
+        return cfg, MODELS.build(cfg.model)
 
 
-@pytest.mark.parametrize('path', [DETECTION, SEM_FPN], ids=lambda p: p.stem)
-def test_weight_decay_is_zero_on_norm_layers_and_nowhere_else(path):
+# Parts of our names, and what the authors' network calls them. Necks and heads are mmdet's and
+# mmseg's own, under the same names in both.
+RELEASED_NAMES = (
+    (r'^backbone\.patch_embed\.layers\.0\.', 'backbone.patch_embed.proj.0.'),
+    (r'^backbone\.patch_embed\.layers\.1\.', 'backbone.patch_embed.proj.2.'),
+    (r'^backbone\.patch_embed\.layers\.2\.', 'backbone.patch_embed.proj.4.'),
+    (r'^backbone\.patch_embed\.layers\.3\.', 'backbone.patch_embed.proj.6.'),
+    (r'^(backbone\.patch_embed\.proj\.\d)\.conv\.', r'\1.0.'),
+    (r'^(backbone\.patch_embed\.proj\.\d)\.norm\.', r'\1.1.'),
+    (r'^backbone\.pos_embed\.projection\.', 'backbone.pos_embeder.token_projection.'),
+    (r'^backbone\.layers\.(\d+)\.', r'backbone.blocks.\1.'),
+    (r'^(backbone\.blocks\.\d+)\.xca\.', r'\1.attn.'),
+    (r'^(backbone\.blocks\.\d+)\.lpi\.norm\.', r'\1.local_mp.bn.'),
+    (r'^(backbone\.blocks\.\d+)\.lpi\.', r'\1.local_mp.'),
+    (r'^(backbone\.blocks\.\d+)\.ffn\.', r'\1.mlp.'),
+    (r'^backbone\.pyramid\.levels\.0\.', 'backbone.fpn1.'),
+    (r'^backbone\.pyramid\.levels\.1\.', 'backbone.fpn2.'),
+)
+
+
+def released_name(name):
+    for pattern, replacement in RELEASED_NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def without_depth(name):
+    return re.sub(r'^blocks\.\d+\.', 'blocks.0.', name)
+
+
+def names_in_the_authors_network(patch_size):
+    """Those of the tensors that the authors' network computed for the golden tests."""
+    file = {16: 'dense_p16_64x96.npz', 8: 'dense_p8_45x61.npz'}[patch_size]
+    names = np.load(ROOT / 'tests/data' / file).files
+    return {without_depth(n.removeprefix('state/')) for n in names if n.startswith('state/')}
+
+
+@pytest.mark.parametrize('path', [DETECTION, CASCADE, SEM_FPN, UPERNET], ids=lambda p: p.stem)
+def test_weight_decay_is_that_of_the_released_configs(path):
+    """They exempt the parameters whose released name contains ``norm``, and no others."""
     cfg, model = build(path)
     assert isinstance(model.backbone, XCiT)
+    authors = names_in_the_authors_network(cfg.model.backbone.patch_size)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decay = {id(g['params'][0]): g['weight_decay'] for g in wrapper.optimizer.param_groups}
-    kinds = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
-    norms = {
-        id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)
-    }
-    expected = 0.05 if path == DETECTION else 0.01
+    base = 0.05 if cfg.default_scope == 'mmdet' else 0.01
+    exempt = 0
     for name, parameter in model.named_parameters():
-        wanted = 0.0 if id(parameter) in norms else expected
-        assert decay[id(parameter)] == wanted, name
-    assert len(norms) > 70
+        released = released_name(name)
+        if name.startswith('backbone.'):
+            assert without_depth(released.removeprefix('backbone.')) in authors, released
+        assert decay[id(parameter)] == (0.0 if 'norm' in released else base), name
+        exempt += 'norm' in released
+    assert exempt == 12 * 3 * 2  # layers, LayerNorms, weight and bias
+    batch_norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert batch_norms and all(decay[id(m.weight)] == base for m in batch_norms)
     defaults = wrapper.optimizer.defaults
     assert defaults['betas'] == (0.9, 0.999)
-    assert defaults['lr'] == (1e-4 if path == DETECTION else 6e-5)
+    assert defaults['lr'] == (1e-4 if cfg.default_scope == 'mmdet' else 6e-5)
 
 
 def learning_rates(cfg, length, epochs):

@@ -6,6 +6,6 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='s24', patch_size=16, init_cfg=dict(checkpoint='xcit://s24/16/384_dist')),
+    backbone=dict(arch='s24', patch_size=16, init_cfg=dict(checkpoint='xcit://s24/16')),
     neck=dict(in_channels=[384] * 4),
 )

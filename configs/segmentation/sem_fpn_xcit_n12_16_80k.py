@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='n12', patch_size=16, init_cfg=dict(checkpoint='xcit://n12/16/384_dist')),
+    backbone=dict(arch='n12', patch_size=16, init_cfg=dict(checkpoint='xcit://n12/16')),
     neck=dict(in_channels=[128] * 4, out_channels=128),
     decode_head=dict(in_channels=[128] * 4),
 )

@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='t12', patch_size=16, init_cfg=dict(checkpoint='xcit://t12/16/384_dist')),
+    backbone=dict(arch='t12', patch_size=16, init_cfg=dict(checkpoint='xcit://t12/16')),
     neck=dict(in_channels=[192] * 4, out_channels=192),
     decode_head=dict(in_channels=[192] * 4),
 )

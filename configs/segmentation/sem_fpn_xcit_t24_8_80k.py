@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='t24', patch_size=8, init_cfg=dict(checkpoint='xcit://t24/8/384_dist')),
+    backbone=dict(arch='t24', patch_size=8, init_cfg=dict(checkpoint='xcit://t24/8')),
     neck=dict(in_channels=[192] * 4, out_channels=192),
     decode_head=dict(in_channels=[192] * 4),
 )

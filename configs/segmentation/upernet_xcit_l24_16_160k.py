@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='l24', patch_size=16, init_cfg=dict(checkpoint='xcit://l24/16/384_dist')),
+    backbone=dict(arch='l24', patch_size=16, init_cfg=dict(checkpoint='xcit://l24/16')),
     decode_head=dict(in_channels=[768] * 4),
     auxiliary_head=dict(in_channels=768),
 )

@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='m24', patch_size=8, init_cfg=dict(checkpoint='xcit://m24/8/384_dist')),
+    backbone=dict(arch='m24', patch_size=8, init_cfg=dict(checkpoint='xcit://m24/8')),
     decode_head=dict(in_channels=[512] * 4),
     auxiliary_head=dict(in_channels=512),
 )

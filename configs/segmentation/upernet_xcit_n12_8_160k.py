@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='n12', patch_size=8, init_cfg=dict(checkpoint='xcit://n12/8/384_dist')),
+    backbone=dict(arch='n12', patch_size=8, init_cfg=dict(checkpoint='xcit://n12/8')),
     decode_head=dict(in_channels=[128] * 4),
     auxiliary_head=dict(in_channels=128),
 )

@@ -6,7 +6,7 @@ _base_ = [
 ]
 
 model = dict(
-    backbone=dict(arch='t12', patch_size=8, init_cfg=dict(checkpoint='xcit://t12/8/384_dist')),
+    backbone=dict(arch='t12', patch_size=8, init_cfg=dict(checkpoint='xcit://t12/8')),
     decode_head=dict(in_channels=[192] * 4),
     auxiliary_head=dict(in_channels=192),
 )

@@ -18,6 +18,8 @@ from xcit_mm.weights.sources import (
     UnknownWeightsError,
     cache_folder,
     cached_path,
+    published,
+    resolve_short_name,
 )
 
 pytestmark = pytest.mark.usefixtures('strict_reader')
@@ -191,6 +193,22 @@ def test_timm_weights_come_through_timm(tmp_path, monkeypatch):
     ours = XCiTClassifier('n12', 16)
     ours.load_state_dict(state)
     assert torch.equal(ours.head.weight, model.head.weight)
+
+
+def test_a_size_alone_means_the_papers_dense_initialisation():
+    sizes = {name.removesuffix('/224') for name in published() if name.endswith('/224')}
+    assert len(sizes) == 14
+    for size in sizes:
+        assert resolve_short_name(f'xcit://{size}') == published()[f'{size}/384_dist']
+    assert resolve_short_name('xcit://s12/8').endswith('/xcit_small_12_p8_384_dist.pth')
+
+
+@pytest.mark.parametrize(
+    'name', ['s12', 's12/8/', 's12/32', 'x99/8', 'dino/t12/8', '', '/384_dist']
+)
+def test_a_part_of_a_name_means_nothing(name):
+    with pytest.raises(UnknownWeightsError, match='no published weights'):
+        resolve_short_name(f'xcit://{name}')
 
 
 def test_unknown_names_are_explained():

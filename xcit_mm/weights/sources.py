@@ -30,6 +30,9 @@ TIMEOUT = 60
 # Files of the model zoos are named after the start of their hash: resnet50-0676ba61.pth
 HASH_IN_NAME = re.compile(r'[-_]([0-9a-f]{8,64})\.\w+$')
 
+# What the paper fine-tunes on COCO and ADE20k: distilled on ImageNet, at 384 pixels.
+DENSE_INITIALISATION = '384_dist'
+
 
 class UnknownWeightsError(CheckpointError, ValueError):
     """A name or an address without weights behind it."""
@@ -50,16 +53,23 @@ def published() -> dict[str, str]:
 
 
 def resolve_short_name(name: str) -> str:
-    """The address of ``xcit://NAME``."""
+    """The address of ``xcit://NAME``.
+
+    Args:
+        name (str): A name of :func:`published`, with or without ``xcit://``. A size alone, such as
+            ``s12/8``, stands for the weights from which the paper starts its detectors and
+            segmentors: ``s12/8/384_dist``.
+    """
     short = name.removeprefix('xcit://')
-    if short not in published():
-        size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
-        close = [known for known in published() if size and f'{size}/' in known]
-        raise UnknownWeightsError(
-            f'there are no published weights {name!r}; there are '
-            + ', '.join(f'xcit://{known}' for known in (close or published()))
-        )
-    return published()[short]
+    for known in (short, f'{short}/{DENSE_INITIALISATION}'):
+        if known in published():
+            return published()[known]
+    size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
+    close = [known for known in published() if size and f'{size}/' in known]
+    raise UnknownWeightsError(
+        f'there are no published weights {name!r}; there are '
+        + ', '.join(f'xcit://{known}' for known in (close or published()))
+    )
 
 
 def cache_folder() -> Path:

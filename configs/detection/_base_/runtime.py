@@ -1,7 +1,7 @@
 _base_ = 'mmdet::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['xcit_mm'], allow_failed_imports=False)
-# Named like mmengine's own, so that configs with custom_hooks keep them; docs/resume.md says more.
+# These are default hooks, so a config that sets custom_hooks keeps them. See docs/resume.md.
 default_hooks = dict(
     checkpoint=dict(type='AtomicCheckpointHook'),
     exact_resume=dict(type='ExactResumeHook'),

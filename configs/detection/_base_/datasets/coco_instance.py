@@ -1,4 +1,4 @@
-# COCO with the augmentation of DETR; test at 800x1333. 2 images a GPU: batch 16 on 8 GPUs.
+# COCO with DETR's augmentation, tested at 800x1333. Batch 16: 2 images per GPU on 8 GPUs.
 _base_ = 'mmdet::_base_/datasets/coco_instance.py'
 
 short_sides = [(side, 1333) for side in range(480, 801, 32)]

@@ -1,4 +1,4 @@
-# The embedded data set in COCO's layout; tools/train.py and test.py make it if it is missing.
+# The built-in data set in COCO's layout. tools/train.py and tools/test.py draw it if it is missing.
 _base_ = 'mmdet::_base_/datasets/coco_instance.py'
 
 shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)

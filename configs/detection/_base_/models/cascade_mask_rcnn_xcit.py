@@ -1,4 +1,4 @@
-# Cascade Mask R-CNN on XCiT. Who inherits this sets the same as for mask_rcnn_xcit.py.
+# Cascade Mask R-CNN on XCiT. Configs that inherit from this set the same as for Mask R-CNN.
 _base_ = 'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py'
 
 model = dict(

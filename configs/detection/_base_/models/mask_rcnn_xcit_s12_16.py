@@ -1,6 +1,6 @@
 _base_ = './mask_rcnn_xcit.py'
 
 model = dict(
-    backbone=dict(arch='s12', patch_size=16, init_cfg=dict(checkpoint='xcit://s12/16/384_dist')),
+    backbone=dict(arch='s12', patch_size=16, init_cfg=dict(checkpoint='xcit://s12/16')),
     neck=dict(in_channels=[384] * 4),
 )

@@ -1,11 +1,11 @@
 # A short run from scratch on the CPU: warm-up, cosine decay, gradient clipping.
 _base_ = './adamw_1x.py'
 
-# Twice on the way; tools/test.py does it at the end.
+# Validate twice during training. tools/test.py evaluates the result.
 train_cfg = dict(_delete_=True, type='ExactIterBasedTrainLoop', max_iters=550, val_interval=184)
 optim_wrapper = dict(
     type='OptimWrapper',
-    # One group of parameters, one fused step.
+    # No paramwise_cfg: a single parameter group makes a single fused step.
     optimizer=dict(lr=1e-3, fused=True),
     paramwise_cfg=None,
     clip_grad=dict(max_norm=5.0, norm_type=2),

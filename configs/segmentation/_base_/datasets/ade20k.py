@@ -1,4 +1,4 @@
-# ADE20k as in mmseg, with 2 images a GPU: batch 16 on 8 GPUs.
+# ADE20k as in mmseg. Batch 16: 2 images per GPU on 8 GPUs.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
 train_dataloader = dict(

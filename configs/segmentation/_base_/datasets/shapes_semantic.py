@@ -1,4 +1,5 @@
-# The embedded data set in ADE20k's layout; tools/train.py and test.py make it if it is missing.
+# The built-in data set in ADE20k's layout. tools/train.py and tools/test.py draw it if it is
+# missing.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
 shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)

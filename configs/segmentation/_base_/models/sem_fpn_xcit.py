@@ -1,5 +1,6 @@
-# Semantic FPN on XCiT. Who inherits this sets arch, patch_size, the checkpoint and the widths of
-# neck and head. Stochastic depth is the paper's, for M24 too (0.15; the authors' config has 0.2).
+# Semantic FPN on XCiT. Configs that inherit from this set arch, patch_size, the checkpoint and the
+# widths of neck and head. Stochastic depth follows the paper, for M24 too: 0.15, where the authors'
+# config has 0.2.
 _base_ = 'mmseg::_base_/models/fpn_r50.py'
 
 model = dict(
@@ -8,10 +9,10 @@ model = dict(
     backbone=dict(
         _delete_=True,
         type='XCiT',
-        # BN on a machine without CUDA: tools/train.py sees to it.
+        # tools/train.py replaces SyncBN with BN on a machine without CUDA.
         norm_cfg=dict(type='SyncBN', requires_grad=True),
-        # From scratch: --cfg-options model.backbone.init_cfg=None
-        # Offline: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # To train from scratch: --cfg-options model.backbone.init_cfg=None
+        # To train offline: --cfg-options model.backbone.init_cfg.checkpoint=FILE
         init_cfg=dict(type='Pretrained'),
     ),
     decode_head=dict(num_classes=150),

@@ -1,17 +1,17 @@
 # 80k iterations of AdamW: linear warm-up, then linear decay to zero.
-_base_ = 'mmseg::_base_/schedules/schedule_80k.py'
+_base_ = ['mmseg::_base_/schedules/schedule_80k.py', '../../../_base_/no_weight_decay.py']
 
 optim_wrapper = dict(
     _delete_=True,
     type='CudaAmpOptimWrapper',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
-    paramwise_cfg=dict(norm_decay_mult=0.0),
+    paramwise_cfg=dict(custom_keys=_base_.no_weight_decay),
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
     dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=1500, end=80000),
 ]
-# Named like mmengine's own, so that configs with custom_hooks keep them; docs/resume.md says more.
+# These are default hooks, so a config that sets custom_hooks keeps them. See docs/resume.md.
 default_hooks = dict(
     checkpoint=dict(type='AtomicCheckpointHook'),
     exact_resume=dict(type='ExactResumeHook'),

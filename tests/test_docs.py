@@ -1,7 +1,6 @@
 """The configs that the documentation shows are run, not only shown."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.datasets import make_shapes
-
-from .test_tools import options_for
+from .tiny import short_run, shrink
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,22 +18,20 @@ def blocks(page):
     return re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / page).read_text(), re.DOTALL)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ['my_detector', 'my_segmentor'])
-def test_example_of_own_data_trains(name, tmp_path, monkeypatch):
+def test_example_of_own_data_trains(name, small_shapes, tmp_path):
     from xcit_mm.cli import train
 
-    data = make_shapes(tmp_path / 'mine', train=8, val=2, size=96)
     (code,) = [block for block in blocks('custom_data.md') if block.startswith(f'# {name}.py')]
     config = tmp_path / f'{name}.py'
     config.write_text(code.replace("_base_ = '", f"_base_ = '{ROOT}/"))
-    kind = 'detection' if name == 'my_detector' else 'segmentation'
-    options = [*options_for(kind, data), 'load_from=None']
-    arguments = ['train.py', str(config), '--work-dir', str(tmp_path), '--cfg-options', *options]
-    monkeypatch.setattr(sys, 'argv', arguments)
-    train.main()
-    (checkpoint,) = tmp_path.glob('*_1.pth')
-    head = {'detection': 'roi_head.bbox_head.fc_cls', 'segmentation': 'decode_head.conv_seg'}[kind]
+    cfg = Config.fromfile(config)
+    shrink(cfg.model)
+    cfg.merge_from_dict({**short_run(cfg.default_scope, small_shapes), 'load_from': None})
+    config.write_text(cfg.pretty_text)
+    assert train.main([str(config), '--work-dir', str(tmp_path / 'work')]) == 0
+    (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
+    head = 'roi_head.bbox_head.fc_cls' if name == 'my_detector' else 'decode_head.conv_seg'
     saved = torch.load(checkpoint, weights_only=True)['state_dict']
     assert len(saved[f'{head}.weight']) == 6  # five classes, and one for everything else
 

@@ -1,7 +1,6 @@
 """The demo from its command to its page, as a newcomer meets it."""
 
-import argparse
-import functools
+import dataclasses
 import json
 import re
 import shutil
@@ -12,29 +11,35 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.cli import test
-from xcit_mm.cli.common import add_config_options, load_config
-from xcit_mm.demo.run import run_control, run_demo
-from xcit_mm.demo.steps import NEGATIVES, SEGMENTOR, WITHOUT_XCA
+from xcit_mm.cli import test, train
+from xcit_mm.cli.common import load_config
+from xcit_mm.demo.run import run_demo
+from xcit_mm.demo.steps import JOBS, steps
+from xcit_mm.errors import UserError
+
+from ..tiny import shrink
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 
 
 def demo(*arguments, **options):
-    command = [sys.executable, 'tools/demo.py', *map(str, arguments)]
+    command = [sys.executable, '-m', 'xcit_mm_cli', 'demo', *map(str, arguments)]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
 
 
 @pytest.fixture(scope='module')
 def quick(tmp_path_factory):
-    """The quick demo, interrupted while it trained, run again, and run once more."""
-    out_dir = tmp_path_factory.mktemp('demo')
-    first = demo('--quick', '--out-dir', out_dir, start_new_session=True)
+    """The quick demo, far from the repository, interrupted while it trained, and rerun twice."""
+    folder = tmp_path_factory.mktemp('demo')
+    out_dir = folder / 'work_dirs' / 'demo_quick'
+    first = demo('--quick', cwd=folder, start_new_session=True)
     deadline = time.monotonic() + 600
     while not list((out_dir / 'detector').glob('iter_*.pth')) and time.monotonic() < deadline:
         assert first.poll() is None, first.stdout.read()[-3000:]
@@ -44,23 +49,68 @@ def quick(tmp_path_factory):
     assert not (out_dir / 'index.html').exists()
     outputs = []
     for _ in range(2):
-        run = demo('--quick', '--out-dir', out_dir)
+        run = demo('--quick', cwd=folder)
         outputs.append(run.communicate(timeout=900)[0])
         assert run.returncode == 0, outputs[-1][-3000:]
     return out_dir, outputs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_demo_goes_on_and_a_finished_one_does_nothing(quick):
     _, (second, third) = quick
-    assert re.search(r'resumed epoch: \d+, iter: [1-9]', second)
-    assert third.count('is done already') == 6 and 'Iter(train)' not in third
+    check_resumed(second)
+    check_finished(third)
     assert 'box mAP' in third and 'index.html' in third.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_has_the_numbers_of_the_metrics_files(quick):
-    out_dir, _ = quick
+    check_page(quick[0], 'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py')
+
+
+def tiny_job(job, folder):
+    """A job with a tiny model and ten images to test on."""
+    cfg = get_config(job.config)
+    shrink(cfg.model)
+    cfg.shapes.update(train=8, val=10, size=64)
+    cfg.default_hooks.logger.interval = 1
+    config = folder / f'{job.name}.py'
+    config.write_text(cfg.pretty_text.replace('data/shapes', str(folder / 'shapes')))
+    return dataclasses.replace(job, config=str(config))
+
+
+def test_a_tiny_demo_goes_on_and_then_does_nothing(tmp_path, monkeypatch, capfd):
+    """All commands of the demo as processes; half of the first one was done before."""
+    jobs = [tiny_job(job, tmp_path) for job in JOBS]
+    monkeypatch.setattr('xcit_mm.demo.run.JOBS', jobs)
+    monkeypatch.setattr('xcit_mm.demo.run.QUICK_ITERATIONS', 4)
+    for module in ('run', 'steps'):  # the configs are files, not the package's
+        monkeypatch.setattr(f'xcit_mm.demo.{module}.get_config', Config.fromfile)
+    out_dir = tmp_path / 'demo'
+    first = next(steps(jobs[0], out_dir, seed=0, iterations=4))
+    assert train.main([*first.command[1:], 'train_cfg.max_iters=2']) == 0
+    outputs = []
+    for _ in range(2):
+        capfd.readouterr()
+        numbers = run_demo(out_dir, seed=0, quick=True)
+        outputs.append(''.join(capfd.readouterr()))
+    assert numbers.keys() == {'box mAP', 'mask mAP', 'mIoU'}
+    check_resumed(outputs[0])
+    check_finished(outputs[1])
+    check_page(out_dir, jobs[0].config)
+    if CHROMIUM:
+        check_in_browser(out_dir, tmp_path)
+
+
+def check_resumed(printed):
+    assert re.search(r'resumed epoch: \d+, iter: [1-9]', printed)
+
+
+def check_finished(printed):
+    assert printed.count('is done already') == 6 and 'Iter(train)' not in printed
+
+
+def check_page(out_dir, config):
     page = (out_dir / 'index.html').read_text()
     for name, key, scale in (
         ('detector', 'coco/bbox_mAP', 1),
@@ -70,7 +120,7 @@ def test_page_has_the_numbers_of_the_metrics_files(quick):
         value = json.loads((out_dir / name / 'metrics.json').read_text())[key] / scale
         assert f'data-metric="{key}">{value:.3f}</b>' in page
     assert 'http://' not in page and 'src="data:image/png' in page
-    assert 'tools/train.py configs/detection/mask_rcnn_xcit_n12_8_shapes.py' in page
+    assert f'xcit-mm train {config}' in page
 
 
 # Appended to a copy of the page: writes what the browser saw into the document.
@@ -83,10 +133,13 @@ PROBE = """<script>addEventListener('load', () => {
 });</script>"""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason='needs Chromium')
 def test_page_in_a_real_browser(quick, tmp_path):
-    out_dir, _ = quick
+    check_in_browser(quick[0], tmp_path)
+
+
+def check_in_browser(out_dir, tmp_path):
     page = tmp_path / 'index.html'
     page.write_text((out_dir / 'index.html').read_text() + PROBE)
     run = subprocess.run(
@@ -105,7 +158,6 @@ def test_page_in_a_real_browser(quick, tmp_path):
     assert numbers['coco/bbox_mAP'] == f'{detector["coco/bbox_mAP"]:.3f}'
 
 
-@pytest.mark.slow
 def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     config = 'configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
     monkeypatch.chdir(ROOT)
@@ -117,8 +169,16 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     checkpoint, metrics = tmp_path / 'untrained.pth', tmp_path / 'metrics.json'
     torch.save(model.state_dict(), checkpoint)
     arguments = ['--eval', 'bbox', 'segm', '--json', str(metrics), '--work-dir', str(tmp_path)]
-    monkeypatch.setattr(sys, 'argv', ['test.py', config, str(checkpoint), *arguments])
-    test.main()
+    data = tmp_path / 'shapes'
+    arguments += [
+        '--cfg-options',
+        f'shapes.root={data}',
+        'shapes.train=1',
+        'shapes.val=10',
+        f'test_dataloader.dataset.data_root={data}/coco/',
+        f'test_evaluator.ann_file={data}/coco/annotations/instances_val2017.json',
+    ]
+    assert test.main([config, str(checkpoint), *arguments]) == 0
     numbers = json.loads(metrics.read_text())
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
 
@@ -127,50 +187,12 @@ def test_a_demo_that_was_begun_keeps_its_seed(tmp_path, monkeypatch):
     class Interrupted(Exception):
         """Not KeyboardInterrupt, which would end the tests as well if it got out."""
 
-    def interrupt(step, root, seconds):
+    def interrupt(step, seconds):
         raise Interrupted
 
     monkeypatch.setattr('xcit_mm.demo.run.run_step', interrupt)
-    for number, go in enumerate((functools.partial(run_demo, quick=True), run_control)):
-        folder = tmp_path / str(number)
-        for _ in range(2):
-            with pytest.raises(Interrupted):
-                go(ROOT, folder, seed=3)
-        with pytest.raises(FileExistsError, match='with seed 3, not 4'):
-            go(ROOT, folder, seed=4)
-
-
-def test_the_control_compares_two_trainings(tmp_path, monkeypatch):
-    scores = {'with_XCA': 60.0, 'without_XCA': 50.0}
-
-    def done(step, root, seconds):
-        seconds[step.name] = 1.0
-        if step.result.name == 'metrics.json':
-            step.result.parent.mkdir(parents=True)
-            step.result.write_text(json.dumps({'mIoU': scores[step.result.parts[-3]]}))
-        is_control = 'model.backbone.type=XCiTWithoutXCA' in step.command
-        assert is_control == ('without XCA' in step.name) and 'shapes.negatives=0.5' in step.command
-
-    monkeypatch.setattr('xcit_mm.demo.run.run_step', done)
-    expected = {'mIoU with XCA': 0.6, 'mIoU without XCA': 0.5}
-    assert run_control(ROOT, tmp_path, seed=0) == expected
-    record = json.loads((tmp_path / 'control.json').read_text())
-    assert record['metrics'] == expected and len(record['seconds']) == 4
-
-
-def test_the_control_has_no_attention_and_negatives(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    parser = argparse.ArgumentParser()
-    add_config_options(parser)
-    options = parser.parse_args(['--cfg-options', *NEGATIVES, *WITHOUT_XCA]).cfg_options
-    cfg = load_config(SEGMENTOR.config, options)
-    assert cfg.shapes.negatives == 0.5
-    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        assert loader.dataset.data_root == f'{cfg.shapes.root}/ade'
-    init_default_scope(cfg.default_scope)
-    cfg.model.backbone.norm_cfg.type = 'BN'
-    backbone = MODELS.build(cfg.model).backbone
-    backbone.init_weights()
-    for layer in backbone.layers:
-        assert not layer.gamma1.any() and not layer.gamma1.requires_grad
-        assert layer.gamma2.any() and layer.gamma2.requires_grad
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            run_demo(tmp_path, seed=3, quick=True)
+    with pytest.raises(UserError, match='with seed 3, not 4'):
+        run_demo(tmp_path, seed=4, quick=True)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from xcit_mm.datasets import make_shapes
-from xcit_mm.memory import reset_peak, status
-from xcit_mm.soak import Subject, save_random_weights
+from dev.memory import reset_peak, status
+from dev.soak import Subject, save_random_weights
+from xcit_mm.datasets.shapes import make_shapes
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = {
@@ -83,7 +83,7 @@ def test_memory_stays_where_it_was_after_200_of_5000_images(tmp_path):
 
 def test_soak_says_what_it_did(tmp_path):
     run = subprocess.run(
-        [sys.executable, 'tools/soak.py', '--minutes', '0', '--images', '8', '--out-dir', tmp_path],
+        [sys.executable, '-m', 'dev.soak', '--minutes=0', '--images=8', '--out-dir', tmp_path],
         cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     report = json.loads((tmp_path / 'soak.json').read_text())

@@ -1,5 +1,6 @@
 """Import cost, packaging and the doctor."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from xcit_mm import __version__
 
 ROOT = Path(__file__).parents[1]
+packaged = pytest.mark.xdist_group('packaged')
 
 
 def python(*arguments, **kwargs):
@@ -56,6 +58,7 @@ def archives(tmp_path_factory):
     return next(folder.glob('*.whl')), next(folder.glob('*.tar.gz'))
 
 
+@packaged
 def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
     wheel, sdist = archives
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -65,6 +68,9 @@ def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
     configs = {p.relative_to(ROOT) for p in (ROOT / 'configs').rglob('*.py')}
     assert {f'xcit_mm/.mim/{p}' for p in configs} <= names
     assert {'xcit_mm/weights/published.json', 'xcit_mm/py.typed'} <= names
+    assert {name.split('/')[0] for name in names} == {
+        'xcit_mm', 'xcit_mm_cli', f'xcit_mm-{__version__}.dist-info',
+    }  # fmt: skip
     with tarfile.open(sdist) as archive:
         sources = {name.split('/', 1)[-1] for name in archive.getnames()}
     assert {'setup.py', 'LICENSE', 'model-index.yml', 'tools/model_stats.py'} <= sources
@@ -80,6 +86,7 @@ def installed(archives, tmp_path_factory):
     return {'cwd': folder, 'env': {**os.environ, 'PYTHONPATH': str(folder / 'lib')}}
 
 
+@packaged
 def test_installed_wheel_works_from_elsewhere(installed):
     user_config = installed['cwd'] / 'mine.py'
     user_config.write_text("_base_ = 'xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py'\n")
@@ -93,6 +100,17 @@ def test_installed_wheel_works_from_elsewhere(installed):
     assert path.startswith(str(installed['cwd'])) and arch == 's12'
 
 
+@packaged
+def test_installed_wheel_brings_the_commands(installed):
+    script = installed['cwd'] / 'lib' / 'bin' / 'xcit-mm'
+    run = python(str(script), '--version', **installed)
+    assert run.stdout == f'xcit-mm {__version__}\n', run.stderr
+    run = python(str(script), 'shapes', 'here', '--train', '1', '--val', '1', **installed)
+    assert run.returncode == 0, run.stderr
+    assert (installed['cwd'] / 'here' / 'coco' / 'val2017').is_dir()
+
+
+@packaged
 def test_mim_knows_the_installed_package(installed):
     code = (
         'from mim.commands.search import get_model_info as f; found = f("xcit_mm", to_dict=True); '
@@ -113,7 +131,7 @@ def test_doctor_is_content_here():
 
 
 @pytest.mark.parametrize('missing', ['mmcv', 'mmdet', 'timm', 'torch'])
-def test_doctor_without_a_package_says_how_to_mend_it(tmp_path, missing):
+def test_doctor_without_a_package_says_how_to_fix_it(tmp_path, missing):
     """A real environment that lacks one package: the others, linked into a new folder."""
     site = next(p for p in map(Path, sys.path) if (p / 'mmengine').is_dir())
     folder = tmp_path / 'site'
@@ -125,10 +143,38 @@ def test_doctor_without_a_package_says_how_to_mend_it(tmp_path, missing):
     env = {**os.environ, 'PYTHONPATH': f'{ROOT}:{folder}'}
     run = python('-S', '-m', 'xcit_mm', cwd=tmp_path, env=env)
     line = next(line for line in run.stdout.split('\n') if line.startswith(f'{missing}:'))
-    assert 'not installed' in line and 'To mend:' in line
+    assert 'not installed' in line and 'To fix:' in line
     assert run.returncode == (0 if missing == 'timm' else 1)
 
 
 def test_help_explains_itself():
     run = python('-m', 'xcit_mm', '--help')
-    assert run.returncode == 0 and 'how to mend' in ' '.join(run.stdout.split())
+    assert run.returncode == 0 and 'how to fix' in ' '.join(run.stdout.split())
+
+
+def test_nothing_in_the_package_imports_the_commands():
+    """``cli/`` is a leaf, and so is the package of the command line."""
+    offenders = []
+    for path in (ROOT / 'xcit_mm').rglob('*.py'):
+        inside = path.relative_to(ROOT).with_suffix('').parts
+        if inside[1] not in ('cli', '__main__', '.mim'):
+            offenders += [f'{path}: {name}' for name in imported(path, inside[:-1])
+                          if name.startswith(('xcit_mm.cli', 'xcit_mm_cli', 'dev'))]  # fmt: skip
+    assert not offenders
+
+
+def imported(path, package):
+    """The full names of what a file of a package imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = '.'.join(filter(None, (*above, node.module)))
+            yield from (f'{base}.{alias.name}' for alias in node.names)
+
+
+def test_every_room_says_in_one_sentence_what_it_is():
+    for path in (ROOT / 'xcit_mm').glob('*/__init__.py'):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
+        assert docstring and docstring.splitlines()[0].endswith('.'), path

@@ -5,7 +5,6 @@ import functools
 import json
 import resource
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +12,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from xcit_mm.cli import check_dataset, infer, test, train
-from xcit_mm.cli.common import command
+from xcit_mm.cli import check, infer, test, train
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
@@ -55,12 +53,9 @@ CASES = {
 }  # fmt: skip
 
 
-def call(tool, *arguments, monkeypatch):
+def call(tool, *arguments):
     """A tool's exit status."""
-    monkeypatch.setattr(sys, 'argv', [tool.__name__, *map(str, arguments)])
-    with pytest.raises(SystemExit) as raised:
-        command(tool.main)()
-    return raised.value.code or 0
+    return tool.main([str(word) for word in arguments])
 
 
 @pytest.fixture
@@ -88,11 +83,11 @@ def test_every_kind_of_problem_is_tested():
 
 
 @pytest.mark.parametrize('case', [case for case in CASES if case != 'seg image 100 megapixels'])
-def test_it_is_found_beforehand(case, spoilt, tmp_path, monkeypatch, capfd):
+def test_it_is_found_beforehand(case, spoilt, tmp_path, capfd):
     task, spoil, expected, _ = CASES[case]
     config, files = spoilt(task, spoil)
     report = tmp_path / 'report.json'
-    status = call(check_dataset, config, '--json', report, monkeypatch=monkeypatch)
+    status = call(check, config, '--json', report)
     content, printed = json.loads(report.read_text()), capfd.readouterr().out
     kinds = {problem['problem'] for problem in content['problems']}
     assert kinds == expected
@@ -146,16 +141,16 @@ def trained(tmp_path_factory, small_data):
     def train_one(task):
         folder = tmp_path_factory.mktemp(task)
         config = write_config(folder, task, small_data)
-        with pytest.MonkeyPatch.context() as patch:
-            call(train, config, '--work-dir', folder, '--no-validate', monkeypatch=patch)
+        call(train, config, '--work-dir', folder, '--no-validate')
         (checkpoint,) = folder.glob('*_1.pth' if task == 'seg' else 'epoch_1.pth')
         return checkpoint
 
     return train_one
 
 
+@pytest.mark.xdist_group('bad data')
 @pytest.mark.parametrize('case', RUNS)
-def test_whole_runs(case, spoilt, trained, tmp_path, monkeypatch, capfd):
+def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
     """Training on the bad file, and testing on it, by the code of the tools."""
     task, spoil, _, stops = CASES[case]
     checkpoint = trained(task)
@@ -171,7 +166,7 @@ def test_whole_runs(case, spoilt, trained, tmp_path, monkeypatch, capfd):
         # mmseg scales the logits of 150 classes to the size of the image: 60 GB.
         is_too_large = case == 'seg image 100 megapixels' and tool is test
         with limited_memory(16 << 30) if is_too_large else contextlib.nullcontext():
-            status = call(tool, *common, *arguments, monkeypatch=monkeypatch)
+            status = call(tool, *common, *arguments)
         error = capfd.readouterr().err
         if stops or is_too_large:
             check_stopped(status, error, files)
@@ -180,15 +175,16 @@ def test_whole_runs(case, spoilt, trained, tmp_path, monkeypatch, capfd):
         shutil.rmtree(tmp_path / 'data')
 
 
+@pytest.mark.xdist_group('bad data')
 def test_inference_skips_an_image_that_memory_does_not_suffice_for(
-    spoilt, trained, tmp_path, monkeypatch, capfd
+    spoilt, trained, tmp_path, capfd
 ):
     checkpoint = trained('seg')
     config, (image, *_) = spoilt('seg', CASES['seg image 100 megapixels'][1], 'val')
     images = sorted(image.parent.iterdir())
     options = ['--config', config, '--checkpoint', checkpoint, '--out-dir', tmp_path, '--no-vis']
     with limited_memory(16 << 30):
-        assert call(infer, *images, *options, monkeypatch=monkeypatch) == 1
+        assert call(infer, *images, *options) == 1
     printed = capfd.readouterr().out
     assert f'not enough memory for {HUGE}x{HUGE} pixels: {image}' in printed
     assert f'{len(images) - 1} of {len(images)} images' in printed
@@ -224,58 +220,58 @@ def check_stopped(status, error, files):
     assert any(str(file) in message for file in files)
 
 
-def test_good_data_is_good_and_splits_can_be_chosen(small_data, tmp_path, monkeypatch, capfd):
+def test_good_data_is_good_and_splits_can_be_chosen(small_data, tmp_path, capfd):
     for task in TASKS:
         config = write_config(tmp_path, task, small_data)
-        assert call(check_dataset, config, monkeypatch=monkeypatch) == 0
+        assert call(check, config) == 0
         assert '10 images: 0 errors, 0 notes' in capfd.readouterr().out
-        assert call(check_dataset, config, '--split', 'val', monkeypatch=monkeypatch) == 0
+        assert call(check, config, '--split', 'val') == 0
         assert '2 images: 0 errors' in capfd.readouterr().out
 
 
-def test_many_problems_are_a_short_table_and_a_long_file(spoilt, tmp_path, monkeypatch, capfd):
+def test_many_problems_are_a_short_table_and_a_long_file(spoilt, tmp_path, capfd):
     def spoil(bad):
         for path in bad.coco_image.parent.iterdir():
             path.write_bytes(b'')
 
     config, _ = spoilt('det', spoil)
     report = tmp_path / 'report.json'
-    assert call(check_dataset, config, '--json', report, monkeypatch=monkeypatch) == 1
+    assert call(check, config, '--json', report) == 1
     printed = capfd.readouterr().out
     assert 'image: empty' in printed and 'and 5 more' in printed
     assert '10 images: 8 errors, 0 notes' in printed
     assert len(json.loads(report.read_text())['problems']) == 8
-    assert call(check_dataset, config, '--json', report, monkeypatch=monkeypatch) == 2
+    assert call(check, config, '--json', report) == 2
     assert '--force' in capfd.readouterr().err
 
 
-def test_a_label_without_image_is_noted(spoilt, monkeypatch, capfd):
+def test_a_label_without_image_is_noted(spoilt, capfd):
     config, _ = spoilt('seg', lambda bad: bad.ade_image.unlink())
-    assert call(check_dataset, config, monkeypatch=monkeypatch) == 0
+    assert call(check, config) == 0
     assert 'label: without image' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize('content', ['', '[]', '{"images": 3}', '{"images": [{"id": []}]'])
-def test_an_annotation_file_that_is_none_is_found_and_stops(content, spoilt, monkeypatch, capfd):
+def test_an_annotation_file_that_is_none_is_found_and_stops(content, spoilt, capfd):
     config, files = spoilt('det', lambda bad: bad.annotations.write_text(content))
-    assert call(check_dataset, config, monkeypatch=monkeypatch) == 1
+    assert call(check, config) == 1
     assert 'annotations: not COCO' in capfd.readouterr().out
     with pytest.raises(DataError, match=str(files[-1])):
         fetch(config, 'train_dataloader')
 
 
-def test_what_cannot_be_checked_is_said(small_data, tmp_path, monkeypatch, capfd):
+def test_what_cannot_be_checked_is_said(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'det', tmp_path / 'nowhere')
-    assert call(check_dataset, config, monkeypatch=monkeypatch) == 2
+    assert call(check, config) == 2
     assert 'does not exist' in capfd.readouterr().err
     config = write_config(tmp_path, 'det', small_data)
     voc = ['--cfg-options', 'train_dataloader.dataset.type=XMLDataset']
-    assert call(check_dataset, config, *voc, monkeypatch=monkeypatch) == 2
+    assert call(check, config, *voc) == 2
     assert 'XMLDataset is neither' in capfd.readouterr().err
-    assert call(check_dataset, config, '--workers', '0', monkeypatch=monkeypatch) == 2
+    assert call(check, config, '--workers', '0') == 2
 
 
-def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, monkeypatch, capfd):
+def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, capfd):
     config, files = spoilt('det', lambda bad: bad.coco_image.write_bytes(b''))
     with config.open('a') as file:
         file.write(
@@ -285,5 +281,5 @@ def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, monkeypatch
         )
     with pytest.raises(DataError, match=str(files[0])):
         fetch(config, 'train_dataloader')
-    assert call(check_dataset, config, monkeypatch=monkeypatch) == 1
+    assert call(check, config) == 1
     assert '10 images: 1 errors' in capfd.readouterr().out

@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 
 import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from xcit_mm.datasets import CLASSES, ensure_shapes, make_shapes
-from xcit_mm.datasets.make import decode
-from xcit_mm.datasets.shapes import draw_scene
+from xcit_mm.cli.shapes import main
+from xcit_mm.datasets.shapes import CLASSES, ensure_shapes, make_shapes
+from xcit_mm.datasets.shapes.draw import draw_scene
+from xcit_mm.datasets.shapes.make import decode
+
+pytestmark = pytest.mark.xdist_group('shapes')
 
 
 @pytest.fixture(scope='module')
@@ -147,10 +148,10 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
             make_shapes(tmp_path / 'z', **wrong)
 
 
-def test_command_line(tmp_path):
-    command = [sys.executable, '-m', 'xcit_mm.datasets']
-    small = ['--train', '2', '--val', '1', '--size', '64']
-    run = subprocess.run([*command, tmp_path / 'd', *small], capture_output=True, text=True)
-    assert run.returncode == 0 and f'{tmp_path}/d/coco' in run.stdout
-    again = subprocess.run([*command, tmp_path / 'd', *small], capture_output=True, text=True)
-    assert again.returncode == 2 and 'exists already' in again.stderr
+def test_command_line(tmp_path, capsys):
+    arguments = [str(tmp_path / 'd'), '--train', '2', '--val', '1', '--size', '64']
+    assert main(arguments) == 0 and f'{tmp_path}/d/coco' in capsys.readouterr().out
+    assert main(arguments) == 2 and '--force' in capsys.readouterr().err
+    assert main([*arguments, '--force', '--seed', '-1']) == 2
+    assert 'seed at least 0' in capsys.readouterr().err
+    assert main([*arguments, '--force']) == 0

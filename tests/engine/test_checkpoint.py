@@ -59,7 +59,7 @@ runner = Runner(
         type=hook, interval=1, max_keep_ckpts=1, save_best='acc', rule='greater')))
 
 CALLS = ('open', 'write', 'flush', 'fsync', 'replace', 'rename', 'unlink', 'remove')
-FILES = ('checkpoint', 'local_backend', 'pathlib')
+FILES = ('checkpoint', 'xcit_mm/files', 'local_backend', 'pathlib')
 
 def kill_at(number):
     count = 0
@@ -107,7 +107,10 @@ print('left', *sorted(path.name for path in work_dir.glob('*.pth*')))
 """
 
 
-@pytest.mark.parametrize('hook', ['CheckpointHook', 'AtomicCheckpointHook'])
+MMENGINES = pytest.param('CheckpointHook', marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize('hook', [MMENGINES, 'AtomicCheckpointHook'])
 def test_killed_at_each_operation_on_a_file(hook, tmp_path):
     run = subprocess.run(
         [sys.executable, '-c', KILLED_AT_EACH_OPERATION, hook, str(tmp_path)],

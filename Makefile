@@ -9,7 +9,7 @@ setup:  ## make .venv/ with everything pinned; does nothing when nothing is miss
 	@$(PYTHON) requirements/setup_env.py
 
 test: lint  ## run the linters and all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-long: setup  ## the long forms of tests, an hour: 23 kills, 5,000 images, 11,000 cases
 	$(BIN)/python -m pytest -m long
@@ -20,16 +20,16 @@ lint: setup  ## ruff (rules and format) and mypy
 	$(BIN)/mypy
 
 demo: setup  ## train, evaluate and look, on data drawn on the spot, 10 minutes (QUICK=1: two)
-	$(BIN)/python tools/demo.py $(if $(QUICK),--quick)
+	$(BIN)/xcit-mm demo $(if $(QUICK),--quick)
 
 benchmark: setup  ## speed and memory against the peers, 30 minutes (QUICK=1: first rows, 5)
-	$(BIN)/python tools/benchmark.py $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
+	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
 
 gallery: setup  ## pictures and numbers of docs/visualization.md, from the model of make demo
-	$(BIN)/python tools/gallery.py
+	$(BIN)/python -m dev.gallery
 
 soak: setup  ## inference for 30 minutes (MINUTES=n): nothing fails, changes or grows
-	$(BIN)/python tools/soak.py --minutes $(or $(MINUTES),30)
+	$(BIN)/python -m dev.soak --minutes $(or $(MINUTES),30)
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

@@ -1,5 +1,7 @@
+import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,13 +29,20 @@ avoid_broken_amx()
 
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from mmengine.config import utils as config_utils  # noqa: E402
+from mmengine.utils import ManagerMixin  # noqa: E402
 
 from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
+
+from .tiny import write_recipe  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.
     os.environ['OMP_NUM_THREADS'] = '1'
     torch.set_num_threads(1)
+
+# mmengine reads all metafiles of mmdet or mmseg for every base of every config.
+config_utils.load = functools.cache(config_utils.load)
 
 # The same cases in every run of CI; new ones, and ten times as many, in long runs.
 settings.register_profile('default', deadline=None, derandomize=True)
@@ -46,6 +55,19 @@ def fixed_seed():
     torch.manual_seed(0)
 
 
+def forget_runs():
+    """Forget loggers and visualizers: mmengine keeps those of the first run in a process."""
+    kinds = [ManagerMixin]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        kind._instance_dict.clear()
+
+
+@pytest.fixture(autouse=True)
+def separate_runs():
+    forget_runs()
+
+
 @pytest.fixture
 def free_port():
     with socket.socket() as s:
@@ -54,14 +76,38 @@ def free_port():
 
 
 @pytest.fixture(scope='session')
-def small_data(tmp_path_factory):
-    """A few images in the layouts of COCO, with COCO's own categories, and of ADE20k."""
+def small_shapes(tmp_path_factory):
+    """A few images of the drawn shapes."""
+    return make_shapes(tmp_path_factory.mktemp('data') / 'shapes', train=8, val=2, size=96)
+
+
+@pytest.fixture(scope='session')
+def small_data(small_shapes, tmp_path_factory):
+    """The same in the layouts of COCO, with COCO's own categories, and of ADE20k."""
     from mmdet.datasets import CocoDataset
 
-    root = make_shapes(tmp_path_factory.mktemp('data') / 'small', train=8, val=2, size=96)
+    root = shutil.copytree(small_shapes, tmp_path_factory.mktemp('data') / 'small')
     names = CocoDataset.METAINFO['classes']
     for path in (root / 'coco' / 'annotations').glob('*.json'):
         content = json.loads(path.read_text())
         content['categories'] = [{'id': i + 1, 'name': name} for i, name in enumerate(names)]
         path.write_text(json.dumps(content))
     return root
+
+
+@pytest.fixture(scope='session')
+def trained(small_data, tmp_path_factory):
+    """A function that gives a recipe with a tiny model, and its checkpoint after one step."""
+    from xcit_mm.cli import train
+
+    @functools.cache
+    def train_once(head, patch_size=16):
+        folder = tmp_path_factory.mktemp(f'{head}_{patch_size}')
+        config = write_recipe(folder, head, patch_size, small_data)
+        forget_runs()
+        assert train.main([str(config), '--work-dir', str(folder / 'work'), '--seed', '1']) == 0
+        forget_runs()
+        (checkpoint,) = (folder / 'work').glob('*_1.pth')
+        return config, checkpoint
+
+    return train_once

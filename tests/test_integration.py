@@ -5,7 +5,6 @@ import faulthandler
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
@@ -13,6 +12,8 @@ from mmengine.runner import load_checkpoint
 from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
 from xcit_mm.cli.infer import build_inferencer
+
+from .tiny import HEADS, recipe
 
 WIDTH = 32
 BACKBONE = dict(
@@ -129,17 +130,14 @@ def test_segmentor_trains_and_predicts(config):
     assert not missing or 'pspnet' in config
 
 
-CONFIGS = (
-    'detection/mask_rcnn_xcit_t12_16_3x.py',
-    'detection/mask_rcnn_xcit_t12_8_3x.py',
-    'segmentation/sem_fpn_xcit_t12_16_80k.py',
-    'segmentation/upernet_xcit_t12_8_160k.py',
-)
+RECIPES = [(head, patch_size) for head in HEADS for patch_size in (16, 8)]
 
 
-@pytest.mark.parametrize('config', CONFIGS)
-def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(config, tmp_path):
-    cfg: Config = get_config(f'xcit_mm::{config}')
+@pytest.mark.parametrize('head, patch_size', RECIPES)
+def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(
+    head, patch_size, tmp_path
+):
+    cfg = recipe(head, patch_size)
     init_default_scope(cfg.default_scope)
     source, target = (MODELS.build(cfg.model) for _ in range(2))
     state = source.state_dict()
@@ -154,18 +152,9 @@ def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(co
         assert torch.equal(tensor, state[name]), name
 
 
-OWN = (
-    'detection/mask_rcnn_xcit_n12_16_3x.py',
-    'detection/mask_rcnn_xcit_n12_8_3x.py',
-    'detection/cascade_mask_rcnn_xcit_s12_16_3x.py',
-    'segmentation/sem_fpn_xcit_n12_16_80k.py',
-    'segmentation/upernet_xcit_n12_8_160k.py',
-)
-
-
-@pytest.mark.parametrize('config', OWN)
-def test_own_configs_lose_no_gradient(config):
-    cfg = get_config(f'xcit_mm::{config}')
+@pytest.mark.parametrize('head, patch_size', RECIPES)
+def test_own_configs_lose_no_gradient(head, patch_size):
+    cfg = recipe(head, patch_size)
     init_default_scope(cfg.default_scope)
     replace_sync_bn(cfg)
     if cfg.default_scope == 'mmseg':

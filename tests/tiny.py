@@ -1,4 +1,4 @@
-"""Configs of tiny models on small data, for tests that run the tools in their own process."""
+"""Configs of tiny models on small data, for tests that run the commands."""
 
 import functools
 import tempfile
@@ -7,6 +7,104 @@ from pathlib import Path
 from mmengine.config import Config
 
 ROOT = Path(__file__).parents[1]
+# One config per head. Each exists for patch sizes 16 and 8.
+HEADS = {
+    'mask_rcnn': 'detection/mask_rcnn_xcit_n12_{}_3x.py',
+    'cascade_mask_rcnn': 'detection/cascade_mask_rcnn_xcit_s12_{}_3x.py',
+    'sem_fpn': 'segmentation/sem_fpn_xcit_n12_{}_80k.py',
+    'upernet': 'segmentation/upernet_xcit_n12_{}_160k.py',
+}
+WIDTH = 16
+WIDTHS = (
+    'in_channels', 'out_channels', 'feat_channels', 'fc_out_channels', 'conv_out_channels',
+    'channels',
+)  # fmt: skip
+LOADERS_OF_A_RUN = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def shrink(model):
+    """Make a model of one of our configs tiny, in place; its structure stays."""
+    model.backbone.update(
+        arch=dict(embed_dims=WIDTH, depth=4, num_heads=2), out_indices=(0, 1, 2, 3), init_cfg=None
+    )
+    for part, node in model.items():
+        if part != 'backbone':
+            _narrow(node)
+
+
+def _narrow(node):
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            _narrow(item)
+    elif isinstance(node, dict):
+        for key, value in list(node.items()):
+            if key in WIDTHS:
+                node[key] = [WIDTH] * len(value) if isinstance(value, (list, tuple)) else WIDTH
+            else:
+                _narrow(value)
+
+
+def short_run(task, data):
+    """Settings for one step of a recipe, with its own pipelines, on data like small_data."""
+    root = f'{data}/coco/' if task == 'mmdet' else f'{data}/ade'
+    settings = {
+        'model.backbone.init_cfg': None,
+        'default_hooks.checkpoint.save_optimizer': False,
+        'default_hooks.logger.interval': 1,
+    }
+    for loader in LOADERS_OF_A_RUN:
+        settings[f'{loader}.dataset.data_root'] = root
+        settings[f'{loader}.num_workers'] = 0
+        settings[f'{loader}.persistent_workers'] = False
+    for loader in LOADERS_OF_A_RUN[1:]:
+        settings[f'{loader}.dataset.pipeline.1.scale'] = (160, 96)
+    pipeline = 'train_dataloader.dataset.pipeline'
+    if task == 'mmseg':
+        return settings | {
+            'model.data_preprocessor.size': (96, 96),
+            f'{pipeline}.2.scale': (160, 96),
+            f'{pipeline}.3.crop_size': (96, 96),
+            'train_cfg.max_iters': 1,
+            'train_cfg.val_interval': 1,
+            'default_hooks.checkpoint.interval': 1,
+        }
+    resized, cropped = f'{pipeline}.3.transforms.0', f'{pipeline}.3.transforms.1'
+    return settings | {
+        'train_dataloader.dataset.indices': 2,
+        f'{resized}.0.scales': [(96, 160)],
+        f'{cropped}.0.scales': [(96, 160)],
+        f'{cropped}.1.crop_size': (64, 90),
+        f'{cropped}.2.scales': [(96, 160)],
+        'val_evaluator.ann_file': f'{root}annotations/instances_val2017.json',
+        'test_evaluator.ann_file': f'{root}annotations/instances_val2017.json',
+        'train_cfg.max_epochs': 1,
+        # One step of training is sure of nothing: some detections whatever their scores.
+        'model.test_cfg.rcnn.score_thr': 0.0,
+        'model.test_cfg.rcnn.max_per_img': 10,
+    }
+
+
+@functools.cache
+def _recipe(head, patch_size):
+    """The text of a recipe with a tiny model, as merged() makes it; DATA stands for the data."""
+    cfg = Config.fromfile(ROOT / 'configs' / HEADS[head].format(patch_size))
+    shrink(cfg.model)
+    cfg.merge_from_dict(short_run(cfg.default_scope, 'DATA'))
+    return cfg.pretty_text
+
+
+def write_recipe(folder, head, patch_size, data):
+    """Write one of our configs with a tiny model and a run of one step."""
+    path = Path(folder) / f'{head}_{patch_size}.py'
+    path.write_text(_recipe(head, patch_size).replace('DATA', str(data)))
+    return path
+
+
+def recipe(head, patch_size):
+    """One of our configs with a tiny model."""
+    return Config.fromstring(_recipe(head, patch_size), '.py')
+
+
 BACKBONE = """
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3),

@@ -14,18 +14,24 @@ import xcit_mm  # noqa: F401
 from xcit_mm.compat import checkpoints, init_gloo, revert_sync_bn, torchvision_ops
 from xcit_mm.weights import UnsafeCheckpointError, read_checkpoint
 
+pytestmark = pytest.mark.xdist_group('compat')
+
 
 def python(code, **kwargs):
     return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, **kwargs)
 
 
-def torchvision_is_broken():
-    return python('import torchvision').returncode != 0
+@pytest.fixture(scope='module')
+def broken_torchvision():
+    """What importing torchvision says, where it does not fit this torch."""
+    run = python('import torchvision')
+    if run.returncode == 0:
+        pytest.skip('torchvision fits this torch')
+    return run.stderr
 
 
-@pytest.mark.skipif(not torchvision_is_broken(), reason='torchvision fits this torch')
-def test_torchvision_and_timm_import_only_with_us():
-    assert 'operator torchvision::nms does not exist' in python('import torchvision').stderr
+def test_torchvision_and_timm_import_only_with_us(broken_torchvision):
+    assert 'operator torchvision::nms does not exist' in broken_torchvision
     assert python('import xcit_mm, torchvision, timm').returncode == 0
 
 
@@ -62,16 +68,22 @@ def run_runner(work_dir, first='xcit_mm', epochs=1, resume=False):
     return python(code)
 
 
-@pytest.mark.skipif(not torchvision_is_broken(), reason='torchvision fits this torch')
-def test_runner_starts_only_with_us(tmp_path):
-    assert run_runner(tmp_path, first='mmengine').returncode != 0
-    run = run_runner(tmp_path)
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """The folder of a run that began with importing us."""
+    folder = tmp_path_factory.mktemp('run')
+    run = run_runner(folder)
     assert run.returncode == 0, run.stderr
+    return folder
 
 
-def test_mmengine_checkpoint_is_read_with_weights_only_and_resumed(tmp_path):
-    assert run_runner(tmp_path).returncode == 0
-    checkpoint = tmp_path / 'epoch_1.pth'
+def test_runner_starts_only_with_us(broken_torchvision, trained, tmp_path):
+    assert run_runner(tmp_path, first='mmengine').returncode != 0
+    assert (trained / 'epoch_1.pth').is_file()
+
+
+def test_mmengine_checkpoint_is_read_with_weights_only_and_resumed(trained):
+    checkpoint = trained / 'epoch_1.pth'
     # Without the allow-list torch refuses what mmengine wrote.
     refused = python(f'import torch; torch.load({str(checkpoint)!r}, weights_only=True)')
     assert 'HistoryBuffer' in refused.stderr
@@ -80,9 +92,9 @@ def test_mmengine_checkpoint_is_read_with_weights_only_and_resumed(tmp_path):
     assert isinstance(history, HistoryBuffer) and history.mean() == pytest.approx(
         history.data[0].mean()
     )
-    resumed = run_runner(tmp_path, epochs=2, resume=True)
+    resumed = run_runner(trained, epochs=2, resume=True)
     assert resumed.returncode == 0, resumed.stderr
-    assert (tmp_path / 'epoch_2.pth').is_file()
+    assert (trained / 'epoch_2.pth').is_file()
 
 
 def test_numpy_scalars_of_either_numpy_are_read(tmp_path):
@@ -197,7 +209,7 @@ print('rank', rank, 'done')
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
-@pytest.mark.parametrize('launcher', ['pytorch', 'mpi'])
+@pytest.mark.parametrize('launcher', ['pytorch', pytest.param('mpi', marks=pytest.mark.long)])
 def test_two_processes_with_gloo_where_mmengine_and_sync_bn_fail(tmp_path, launcher, free_port):
     names = {
         'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),

@@ -1,5 +1,6 @@
 """The demo from its command to its page, as a newcomer meets it."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.cli import test
+from xcit_mm.cli import test, train
 from xcit_mm.cli.common import load_config
 from xcit_mm.demo.run import run_demo
+from xcit_mm.demo.steps import JOBS, steps
 from xcit_mm.errors import UserError
+
+from ..tiny import shrink
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -49,17 +55,62 @@ def quick(tmp_path_factory):
     return out_dir, outputs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_demo_goes_on_and_a_finished_one_does_nothing(quick):
     _, (second, third) = quick
-    assert re.search(r'resumed epoch: \d+, iter: [1-9]', second)
-    assert third.count('is done already') == 6 and 'Iter(train)' not in third
+    check_resumed(second)
+    check_finished(third)
     assert 'box mAP' in third and 'index.html' in third.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_has_the_numbers_of_the_metrics_files(quick):
-    out_dir, _ = quick
+    check_page(quick[0], 'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py')
+
+
+def tiny_job(job, folder):
+    """A job with a tiny model and ten images to test on."""
+    cfg = get_config(job.config)
+    shrink(cfg.model)
+    cfg.shapes.update(train=8, val=10, size=64)
+    cfg.default_hooks.logger.interval = 1
+    config = folder / f'{job.name}.py'
+    config.write_text(cfg.pretty_text.replace('data/shapes', str(folder / 'shapes')))
+    return dataclasses.replace(job, config=str(config))
+
+
+def test_a_tiny_demo_goes_on_and_then_does_nothing(tmp_path, monkeypatch, capfd):
+    """All commands of the demo as processes; half of the first one was done before."""
+    jobs = [tiny_job(job, tmp_path) for job in JOBS]
+    monkeypatch.setattr('xcit_mm.demo.run.JOBS', jobs)
+    monkeypatch.setattr('xcit_mm.demo.run.QUICK_ITERATIONS', 4)
+    for module in ('run', 'steps'):  # the configs are files, not the package's
+        monkeypatch.setattr(f'xcit_mm.demo.{module}.get_config', Config.fromfile)
+    out_dir = tmp_path / 'demo'
+    first = next(steps(jobs[0], out_dir, seed=0, iterations=4))
+    assert train.main([*first.command[1:], 'train_cfg.max_iters=2']) == 0
+    outputs = []
+    for _ in range(2):
+        capfd.readouterr()
+        numbers = run_demo(out_dir, seed=0, quick=True)
+        outputs.append(''.join(capfd.readouterr()))
+    assert numbers.keys() == {'box mAP', 'mask mAP', 'mIoU'}
+    check_resumed(outputs[0])
+    check_finished(outputs[1])
+    check_page(out_dir, jobs[0].config)
+    if CHROMIUM:
+        check_in_browser(out_dir, tmp_path)
+
+
+def check_resumed(printed):
+    assert re.search(r'resumed epoch: \d+, iter: [1-9]', printed)
+
+
+def check_finished(printed):
+    assert printed.count('is done already') == 6 and 'Iter(train)' not in printed
+
+
+def check_page(out_dir, config):
     page = (out_dir / 'index.html').read_text()
     for name, key, scale in (
         ('detector', 'coco/bbox_mAP', 1),
@@ -69,7 +120,7 @@ def test_page_has_the_numbers_of_the_metrics_files(quick):
         value = json.loads((out_dir / name / 'metrics.json').read_text())[key] / scale
         assert f'data-metric="{key}">{value:.3f}</b>' in page
     assert 'http://' not in page and 'src="data:image/png' in page
-    assert 'xcit-mm train xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py' in page
+    assert f'xcit-mm train {config}' in page
 
 
 # Appended to a copy of the page: writes what the browser saw into the document.
@@ -82,10 +133,13 @@ PROBE = """<script>addEventListener('load', () => {
 });</script>"""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason='needs Chromium')
 def test_page_in_a_real_browser(quick, tmp_path):
-    out_dir, _ = quick
+    check_in_browser(quick[0], tmp_path)
+
+
+def check_in_browser(out_dir, tmp_path):
     page = tmp_path / 'index.html'
     page.write_text((out_dir / 'index.html').read_text() + PROBE)
     run = subprocess.run(
@@ -104,7 +158,6 @@ def test_page_in_a_real_browser(quick, tmp_path):
     assert numbers['coco/bbox_mAP'] == f'{detector["coco/bbox_mAP"]:.3f}'
 
 
-@pytest.mark.slow
 def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     config = 'configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
     monkeypatch.chdir(ROOT)
@@ -116,6 +169,15 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     checkpoint, metrics = tmp_path / 'untrained.pth', tmp_path / 'metrics.json'
     torch.save(model.state_dict(), checkpoint)
     arguments = ['--eval', 'bbox', 'segm', '--json', str(metrics), '--work-dir', str(tmp_path)]
+    data = tmp_path / 'shapes'
+    arguments += [
+        '--cfg-options',
+        f'shapes.root={data}',
+        'shapes.train=1',
+        'shapes.val=10',
+        f'test_dataloader.dataset.data_root={data}/coco/',
+        f'test_evaluator.ann_file={data}/coco/annotations/instances_val2017.json',
+    ]
     assert test.main([config, str(checkpoint), *arguments]) == 0
     numbers = json.loads(metrics.read_text())
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01

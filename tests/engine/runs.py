@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,8 @@ default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_ke
 def write_config(folder, template, data, steps, extra=''):
     path = Path(folder) / 'config.py'
     path.write_text(template.format(root=ROOT, data=data, steps=steps) + extra)
+    # With all that it inherits: finding that takes every process half a second.
+    path.write_text(Config.fromfile(path, import_custom_modules=False).pretty_text)
     return path
 
 

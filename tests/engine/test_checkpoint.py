@@ -107,7 +107,10 @@ print('left', *sorted(path.name for path in work_dir.glob('*.pth*')))
 """
 
 
-@pytest.mark.parametrize('hook', ['CheckpointHook', 'AtomicCheckpointHook'])
+MMENGINES = pytest.param('CheckpointHook', marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize('hook', [MMENGINES, 'AtomicCheckpointHook'])
 def test_killed_at_each_operation_on_a_file(hook, tmp_path):
     run = subprocess.run(
         [sys.executable, '-c', KILLED_AT_EACH_OPERATION, hook, str(tmp_path)],

@@ -15,6 +15,7 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from tests.engine import runs
+from xcit_mm.cli import train as command
 from xcit_mm.cli.train import train
 from xcit_mm.engine import (
     NonFiniteError,
@@ -278,7 +279,9 @@ class Spoil(BaseTransform):
 """
 
 
-def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(small_data, tmp_path):
+def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(
+    small_data, tmp_path, monkeypatch, capfd
+):
     names = sorted(p.name for p in (small_data / 'ade' / 'images' / 'training').iterdir())
     order = iter(SeededInfiniteSampler(_Sized(len(names)), seed=5))
     order = [next(order) for _ in range(len(names))]
@@ -292,10 +295,11 @@ default_hooks['non_finite'] = dict(max_in_a_row=1)
 """
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps=20, extra=extra)
     work_dir = tmp_path / 'work'
-    env = {'PYTHONPATH': f'{tmp_path}:{runs.ROOT}'}
-    status, printed = runs.run(work_dir, config, '--seed', 5, env=env)
+    monkeypatch.syspath_prepend(tmp_path)
+    status = command.main([str(config), '--seed', '5', '--work-dir', str(work_dir)])
+    printed = ''.join(capfd.readouterr())
     assert status == 2, printed[-3000:]
-    error = printed[printed.rindex('\nerror: ') :]
+    error = printed[printed.rindex('error: ') :]
     assert f'Iteration {iteration} ' in error and 'losses loss, decode.loss_ce' in error
     assert f'{spoilt} (pixels not finite)' in error and 'parameter groups' in error
     assert 'Traceback' not in printed

@@ -54,13 +54,23 @@ def dist_train(work_dir, config, port, *options):
     )  # fmt: skip
 
 
-def test_a_process_whose_peer_is_killed_ends_and_the_resumed_run_completes(
-    small_data, tmp_path, free_port
-):
+def kill_one(tmp_path, small_data, port):
+    """Two processes, of which the second is killed; returns the config and the work folder."""
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, ENDLESS)
     work_dir = tmp_path / 'work'
-    lose_one(work_dir, start_two(work_dir, config, free_port), signal.SIGKILL)
+    lose_one(work_dir, start_two(work_dir, config, port), signal.SIGKILL)
     assert re.search('Connection (closed|reset) by peer', runs.printed(work_dir))
+    return config, work_dir
+
+
+def test_a_process_whose_peer_is_killed_ends(small_data, tmp_path, free_port):
+    _, work_dir = kill_one(tmp_path, small_data, free_port)
+    assert runs.saved_step(work_dir) >= 2
+
+
+@pytest.mark.long
+def test_two_processes_of_which_one_was_killed_resume(small_data, tmp_path, free_port):
+    config, work_dir = kill_one(tmp_path, small_data, free_port)
     last = runs.saved_step(work_dir) + 3
     run = dist_train(
         work_dir, config, free_port, '--resume', '--cfg-options', f'train_cfg.max_iters={last}'

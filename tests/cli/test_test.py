@@ -1,0 +1,95 @@
+"""Testing by the command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from xcit_mm.cli import test
+
+pytestmark = pytest.mark.xdist_group('trained')
+TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
+
+
+def call(*arguments):
+    return test.main([str(argument) for argument in arguments])
+
+
+def call_theirs(package, monkeypatch, *arguments):
+    """The script tools/test.py of mmdet or mmseg, in this process."""
+    script = Path(__import__(package).__file__).parent / '.mim' / 'tools' / 'test.py'
+    monkeypatch.setattr(sys, 'argv', [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name='__main__')
+
+
+def metrics_of(work_dir):
+    """The metrics that mmengine writes into a run's own folder, without times."""
+    files = sorted(Path(work_dir).glob('*/*.json'))
+    (path,) = [f for f in files if f.parent.name != 'vis_data']
+    metrics = json.loads(path.read_text())
+    return {key: value for key, value in metrics.items() if key not in ('time', 'data_time')}
+
+
+@pytest.mark.parametrize('head', TASKS)
+def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, monkeypatch, capfd):
+    config, checkpoint = trained(head)
+    metrics = ['bbox', 'segm'] if head == 'mask_rcnn' else ['mIoU']
+    result = tmp_path / 'metrics.json'
+    status = call(
+        config, checkpoint, '--eval', *metrics, '--json', result, '--work-dir', tmp_path / 'ours'
+    )
+    table = capfd.readouterr().out.strip().splitlines()
+    assert status == 0
+    call_theirs(TASKS[head], monkeypatch, config, checkpoint, '--work-dir', tmp_path / 'theirs')
+    expected = metrics_of(tmp_path / 'theirs')
+    assert metrics_of(tmp_path / 'ours') == expected and expected
+    assert json.loads(result.read_text()) == pytest.approx(expected, nan_ok=True)
+    assert any(line.startswith('metric') for line in table)
+    assert f'metrics: {result}' in table[-1]
+
+
+def test_eval_sets_the_metrics_whatever_the_config_says(trained, tmp_path):
+    arguments = ['--eval', 'mDice', 'mFscore', '--json', tmp_path / 'm.json']
+    assert call(*trained('sem_fpn'), *arguments, '--work-dir', tmp_path) == 0
+    assert {'mDice', 'mFscore'} <= json.loads((tmp_path / 'm.json').read_text()).keys()
+    arguments = ['--eval', 'proposal_fast', '--json', tmp_path / 'p.json']
+    assert call(*trained('mask_rcnn'), *arguments, '--work-dir', tmp_path) == 0
+    assert any('AR@' in key for key in json.loads((tmp_path / 'p.json').read_text()))
+
+
+@pytest.mark.parametrize('head', TASKS)
+def test_out_show_dir_and_tta(head, trained, tmp_path, capfd):
+    is_detector = head == 'mask_rcnn'
+    out = tmp_path / ('out.pkl' if is_detector else 'out')
+    status = call(
+        *trained(head), '--out', out, '--show-dir', tmp_path / 'show',
+        *([] if is_detector else ['--tta']), '--work-dir', tmp_path / 'work',
+    )  # fmt: skip
+    assert status == 0
+    assert out.exists() and f'predictions: {out}' in capfd.readouterr().out
+    if is_detector:
+        assert len(list((tmp_path / 'show').rglob('*.jpg'))) == 2
+    else:
+        assert len(list(out.glob('*.png'))) == 2
+    assert call(*trained(head), '--out', out) == 2
+    assert '--force' in capfd.readouterr().err
+    if is_detector:
+        assert call(*trained(head), '--tta') == 2
+        assert 'not masks' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'head, metric, known',
+    [
+        ('mask_rcnn', 'mIoU', 'bbox, segm, proposal, proposal_fast'),
+        ('sem_fpn', 'bbox', 'mIoU, mDice, mFscore'),
+    ],
+)
+def test_a_metric_of_another_task_is_refused(head, metric, known, trained, capfd):
+    config, _ = trained(head)
+    assert call(config, 'none.pth', '--eval', metric) == 2
+    assert known in capfd.readouterr().err
+    assert call(config, 'none.pth') == 2
+    assert 'no checkpoint' in capfd.readouterr().err

@@ -1,0 +1,138 @@
+"""Training by the command: every head and patch size, what is refused, and two processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from xcit_mm.cli import test, train
+
+from ..tiny import HEADS, ROOT, write_config
+
+DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
+SEGMENTATION = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
+SHARED = ('mask_rcnn', 16), ('sem_fpn', 16)
+RECIPES = [
+    pytest.param(
+        head, patch, marks=[pytest.mark.xdist_group('trained')] * ((head, patch) in SHARED)
+    )
+    for head in HEADS
+    for patch in (16, 8)
+]
+
+
+@pytest.mark.parametrize('head, patch_size', RECIPES)
+def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_path, capfd):
+    """One step of the recipe with a tiny model: its pipelines, losses, schedule and metrics."""
+    config, checkpoint = trained(head, patch_size)
+    saved = torch.load(checkpoint, weights_only=True)['state_dict']
+    assert all(torch.isfinite(t).all() for t in saved.values() if t.is_floating_point())
+    work_dir = checkpoint.parent
+    (log,) = work_dir.glob('*/*.log')
+    assert f'Done: checkpoints and logs are in {work_dir}' in log.read_text()
+    is_detector = 'rcnn' in head
+    wanted = {'coco/bbox_mAP', 'coco/segm_mAP'} if is_detector else {'mIoU'}
+    (scalars,) = work_dir.glob('*/vis_data/scalars.json')
+    validated = json.loads(scalars.read_text().splitlines()[-1])
+    assert wanted <= validated.keys()
+    metrics = ['bbox', 'segm'] if is_detector else ['mIoU']
+    capfd.readouterr()
+    argv = [str(config), str(checkpoint), '--eval', *metrics, '--work-dir', str(tmp_path)]
+    assert test.main(argv) == 0
+    printed = capfd.readouterr().out
+    assert all(f'{name} ' in printed for name in wanted)
+
+
+MISSING = {
+    'config': (['configs/detection/mask_rcnn_xcit_s12_8_4x.py'], 'Did you mean'),
+    'data': ([DETECTION], 'instances_train2017.json'),
+    'ade': ([SEGMENTATION], 'ADEChallengeData2016'),
+    'resume': ([DETECTION, '--resume', 'nowhere.pth'], 'no checkpoint'),
+    'pretrained': (
+        [DETECTION, '--cfg-options', 'model.backbone.init_cfg.checkpoint=none.pth'],
+        'no checkpoint',
+    ),
+    'package': (['xcit_mm::detection/none.py'], 'no config'),
+}
+
+
+@pytest.mark.parametrize('what', MISSING)
+def test_what_is_missing_is_one_paragraph_and_status_2(what, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    arguments, message = MISSING[what]
+    assert train.main([*map(str, arguments), '--work-dir', str(tmp_path / 'work')]) == 2
+    error = capfd.readouterr().err
+    assert error.count('error: ') == 1 and message in error and 'Traceback' not in error
+    assert not (tmp_path / 'work').exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_amp_without_cuda_is_refused(capfd):
+    assert train.main([str(DETECTION), '--amp']) == 2
+    assert 'CUDA' in capfd.readouterr().err
+
+
+TWO = """
+_base_ = '{base}'
+model = dict(
+    data_preprocessor=dict(size=(96, 96)),
+    backbone=dict(norm_eval=True, drop_path_rate=0.0),
+    decode_head=dict(norm_cfg=dict(_delete_=True, type='GN', num_groups=8), dropout_ratio=0.0))
+pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='Resize', scale=(96, 96), keep_ratio=False),
+    dict(type='PackSegInputs')]
+train_dataloader = dict(
+    batch_size={batch_size}, sampler=dict(shuffle=False), dataset=dict(pipeline=pipeline))
+val_cfg = val_dataloader = val_evaluator = None
+param_scheduler = []
+optim_wrapper = dict(_delete_=True, optimizer=dict(type='SGD', lr=0.1))
+default_hooks = dict(checkpoint=dict(interval=1), logger=dict(interval=1))
+custom_imports = dict(imports=['xcit_mm', 'loss_of_each_process'], allow_failed_imports=False)
+custom_hooks = [dict(type='LossOfEachProcess')]
+"""
+# mmengine logs the first process's loss alone.
+LOSS_HOOK = """
+from pathlib import Path
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class LossOfEachProcess(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        (Path(runner.work_dir) / f'loss.{runner.rank}').write_text(repr(float(outputs['loss'])))
+"""
+
+
+def test_two_gloo_processes_take_the_step_of_one(small_data, tmp_path, free_port, monkeypatch):
+    (tmp_path / 'loss_of_each_process.py').write_text(LOSS_HOOK)
+    monkeypatch.syspath_prepend(tmp_path)
+    base = write_config(tmp_path, 'seg', small_data)
+    results, losses = [], []
+    for processes in (1, 2):
+        config = tmp_path / f'p{processes}.py'
+        config.write_text(TWO.format(base=base, batch_size=4 // processes))
+        work_dir = tmp_path / f'work{processes}'
+        argv = [str(config), '--seed', '3', '--work-dir', str(work_dir)]
+        if processes == 1:
+            assert train.main(argv) == 0
+        else:
+            path = f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}'
+            env = {'PYTHONPATH': path, 'PYTHON': sys.executable, 'PORT': str(free_port)}
+            run = subprocess.run(
+                ['bash', 'tools/dist_train.sh', argv[0], '2', *argv[1:]],
+                cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, **env},
+            )  # fmt: skip
+            assert run.returncode == 0, run.stderr[-3000:]
+        results.append(torch.load(work_dir / 'iter_1.pth', weights_only=True))
+        losses.append([float(path.read_text()) for path in sorted(work_dir.glob('loss.*'))])
+    one, two = results
+    assert len(losses[1]) == 2 and losses[1][0] != losses[1][1]
+    assert np.mean(losses[1]) == pytest.approx(losses[0][0], rel=1e-5)
+    for name, tensor in one['state_dict'].items():
+        torch.testing.assert_close(two['state_dict'][name], tensor, rtol=1e-5, atol=1e-5, msg=name)

@@ -1,0 +1,85 @@
+"""The model of every config, built without weights: its parts fit, and have the sizes they say."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+
+from xcit_mm.compat import revert_sync_bn
+from xcit_mm.models import VARIANTS
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted(p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*'))
+CONFIGS = [path for path in CONFIGS if path.suffix == '.py']
+SHORT = [path for path in CONFIGS if path.stem.endswith('_1x')]
+SIZE = (96, 160)
+STRIDES = (4, 8, 16, 32)
+
+
+def shapes(tensors):
+    return [tuple(tensor.shape[1:]) for tensor in tensors]
+
+
+def levels(channels, strides):
+    return [(channels, SIZE[0] // stride, SIZE[1] // stride) for stride in strides]
+
+
+def stages(module):
+    """The stages of a cascade, or the one that there is."""
+    return module if isinstance(module, nn.ModuleList) else [module]
+
+
+def check_detector(model, features, classes):
+    neck = model.neck(features)
+    assert shapes(neck)[:4] == levels(model.neck.out_channels, STRIDES) and len(neck) == 5
+    scores, boxes = model.rpn_head(neck)
+    assert [score.shape[1] for score in scores] == [3] * 5
+    assert [box.shape[1] for box in boxes] == [12] * 5
+    for extractor, head in zip(
+        stages(model.roi_head.bbox_roi_extractor), stages(model.roi_head.bbox_head), strict=True
+    ):
+        score, box = head(torch.empty(2, extractor.out_channels, 7, 7))
+        coordinates = 4 if head.reg_class_agnostic else 4 * classes
+        assert shapes([score, box]) == [(classes + 1,), (coordinates,)]
+    for extractor, head in zip(
+        stages(model.roi_head.mask_roi_extractor), stages(model.roi_head.mask_head), strict=True
+    ):
+        assert shapes([head(torch.empty(2, extractor.out_channels, 14, 14))]) == [(classes, 28, 28)]
+
+
+def check_segmentor(model, features, classes):
+    features = model.neck(features) if model.with_neck else features
+    assert shapes([model.decode_head(features)]) == levels(classes, [4])
+    if model.with_auxiliary_head:
+        assert shapes([model.auxiliary_head(features)]) == levels(classes, [16])
+
+
+@pytest.mark.parametrize(
+    'path', [path for path in CONFIGS if path not in SHORT], ids=lambda path: path.stem
+)
+def test_the_parts_of_every_model_fit(path):
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.default_scope)
+    revert_sync_bn(cfg)
+    is_small = path.stem.endswith('_shapes')
+    # With autograd on, it is the network as it is defined that runs, not a way to save memory.
+    with torch.device('meta'), torch.enable_grad():
+        model = MODELS.build(cfg.model).eval()
+        features = model.backbone(torch.empty(1, 3, *SIZE))
+        assert shapes(features) == levels(model.backbone.embed_dims, STRIDES)
+        if cfg.default_scope == 'mmdet':
+            check_detector(model, features, 5 if is_small else 80)
+        else:
+            check_segmentor(model, features, 6 if is_small else 150)
+    variant = VARIANTS[cfg.model.backbone.arch]
+    assert model.backbone.embed_dims == variant.embed_dims
+    assert len(model.backbone.layers) == variant.depth
+
+
+@pytest.mark.parametrize('path', SHORT, ids=lambda path: path.stem)
+def test_a_shorter_schedule_has_the_same_model(path):
+    longer = path.with_name(path.name.replace('_1x', '_3x'))
+    assert Config.fromfile(path).model == Config.fromfile(longer).model

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         'docs/benchmark.json. Linux only.',
     )
     parser.add_argument(
-        '--quick', action='store_true', help='only the first rows, in about 3 minutes; no page'
+        '--quick', action='store_true', help='only the first rows, in about 5 minutes; no page'
     )
     parser.add_argument(
         '--out-dir', type=Path, default=Path('docs'), help='where the results go (default: docs)'

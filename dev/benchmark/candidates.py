@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from xcit_mm.models import XCiT
 from xcit_mm.models.pyramid import Pyramid
+from xcit_mm.models.variants import FEATURE_LAYERS
 
 TIMM_SIZES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 # Backbones that mmdet ships, with the widths of their levels.
@@ -32,7 +33,7 @@ class TimmBackbone(nn.Module):
         name = f'xcit_{TIMM_SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
         self.model = timm.create_model(name, pretrained=False)
         # Features need neither class attention nor head.
-        self.indices = {12: [3, 5, 7, 11], 24: [7, 11, 15, 23]}[len(self.model.blocks)]
+        self.indices = list(FEATURE_LAYERS[len(self.model.blocks)])
         self.embed_dims = self.model.embed_dim
         self.pyramid = Pyramid(self.embed_dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
 

@@ -1,5 +1,6 @@
 """Starts measurements in fresh processes and reads their results."""
 
+import functools
 import json
 import statistics
 import subprocess
@@ -50,6 +51,26 @@ def run_job(
             return json.loads(line.removeprefix('RESULT '))
     tail = '\n'.join(run.stderr.splitlines()[-5:])
     raise BenchmarkError(f'{json.dumps(job)} ended with status {run.returncode}:\n{tail}')
+
+
+@functools.cache
+def against_timm(
+    arch: str, patch_size: int, size: tuple[int, int], mode: str = 'infer', repetitions: int = 3
+) -> tuple[list[float], list[float]]:
+    """Times of timm's XCiT and of ours, alternating in one process; measured once per run.
+
+    Every table of the page takes them from here, so that no two disagree.
+
+    Args:
+        arch (str): Size of the XCiT.
+        patch_size (int): 8 or 16.
+        size (tuple[int, int]): Height and width of the image.
+        mode (str): ``infer`` or ``train``.
+        repetitions (int): How often each is timed.
+    """
+    pair = [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
+    timm, ours = run_job('pair', pair, size, mode, repetitions)['times']
+    return timm, ours
 
 
 @dataclass

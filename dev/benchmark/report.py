@@ -111,7 +111,7 @@ def _rows(results: list[Result]) -> list[dict[str, str]]:
     return [
         {
             'what': result.what,
-            'at least': result.bar,
+            'bar': result.bar,
             'aim': result.aim,
             'measured': result.measured,
             'met': 'yes' if result.met else 'NO',

@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from mmengine.model import BaseModel
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from torch import nn
 
@@ -287,63 +285,3 @@ def test_classifier_without_head_and_wrong_num_classes():
         XCiTClassifier(TINY, num_classes=-1)
     model.init_weights()
     assert model.cls_token.std() > 0
-
-
-class Detector(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.backbone = tiny()
-        self.neck = nn.Conv2d(32, 8, 1)
-
-    def forward(self, x):
-        return [self.neck(level) for level in self.backbone(x)]
-
-
-def groups_by_name(model, wrapper):
-    names = {id(p): n for n, p in model.named_parameters()}
-    return {names[id(g['params'][0])]: g for g in wrapper.optimizer.param_groups}
-
-
-def test_layer_decay_and_norm_decay():
-    model = Detector()
-    wrapper = build_optim_wrapper(
-        model,
-        dict(
-            optimizer=dict(type='AdamW', lr=1.0, weight_decay=0.05),
-            constructor='XCiTLayerDecayOptimWrapperConstructor',
-            paramwise_cfg=dict(layer_decay_rate=0.5, norm_decay_mult=0.0),
-        ),
-    )
-    groups = groups_by_name(model, wrapper)
-    rates = {name: group['lr'] for name, group in groups.items()}
-    assert rates['neck.weight'] == rates['backbone.pyramid.levels.0.0.weight'] == 1.0
-    assert rates['backbone.layers.3.xca.qkv.weight'] == 0.5
-    assert rates['backbone.layers.0.gamma1'] == 0.5**4
-    assert rates['backbone.patch_embed.layers.0.conv.weight'] == 0.5**5
-    decay = {name: group['weight_decay'] for name, group in groups.items()}
-    assert decay['backbone.layers.0.norm1.weight'] == 0
-    assert decay['backbone.layers.0.lpi.norm.bias'] == 0
-    assert decay['backbone.layers.0.ffn.fc1.weight'] == 0.05
-    for cfg in ({}, dict(layer_decay_rate=0), dict(layer_decay_rate=1.5)):
-        with pytest.raises(ValueError, match='layer_decay_rate'):
-            build_optim_wrapper(
-                model,
-                dict(
-                    optimizer=dict(type='SGD', lr=1.0),
-                    constructor='XCiTLayerDecayOptimWrapperConstructor',
-                    paramwise_cfg=cfg or dict(norm_decay_mult=0),
-                ),
-            )
-
-
-def test_layer_decay_alone_keeps_every_weight_decay():
-    model = Detector()
-    wrapper = build_optim_wrapper(
-        model,
-        dict(
-            optimizer=dict(type='AdamW', lr=1.0, weight_decay=0.05),
-            constructor='XCiTLayerDecayOptimWrapperConstructor',
-            paramwise_cfg=dict(layer_decay_rate=0.9),
-        ),
-    )
-    assert {g['weight_decay'] for g in wrapper.optimizer.param_groups} == {0.05}

@@ -63,7 +63,8 @@ class GuardedDataset(BaseDataset):
 
             if isinstance(self, BaseSegDataset):
                 labels = Labels.of(self)
-        self.pipeline = GuardedPipeline(self.pipeline.transforms, labels)
+        pipeline: Any = self.pipeline  # type: ignore[has-type]
+        self.pipeline = GuardedPipeline(pipeline.transforms, labels)
 
     def __reduce__(self) -> tuple:
         # The class is made at run time: another process must make it again.
@@ -95,7 +96,7 @@ class GuardedDataset(BaseDataset):
 
 
 def _restore(kind: type, state: dict) -> Any:
-    dataset = object.__new__(guarded_class(kind))
+    dataset: Any = object.__new__(guarded_class(kind))
     vars(dataset).update(state)
     return dataset
 

@@ -2,6 +2,7 @@
 
 from .amp import cuda_amp_optim_wrapper
 from .checkpoint import AtomicCheckpointHook, what_resume_takes
+from .layer_decay import XCiTLayerDecayOptimWrapperConstructor
 from .non_finite import NonFiniteError, NonFiniteHook
 from .progress import ProgressBarHook
 from .randomness import (
@@ -22,6 +23,7 @@ __all__ = [
     'SeededBatchSampler',
     'SeededDefaultSampler',
     'SeededInfiniteSampler',
+    'XCiTLayerDecayOptimWrapperConstructor',
     'cuda_amp_optim_wrapper',
     'what_resume_takes',
 ]

@@ -49,7 +49,8 @@ class AtomicBackend(LocalBackend):
     @contextmanager
     def removals_last(self) -> Iterator[None]:
         """Postpone removals to the end of the block; after an error, nothing is removed."""
-        self._postponed = outdated = []
+        outdated: list[str | Path] = []
+        self._postponed = outdated
         try:
             yield
         finally:

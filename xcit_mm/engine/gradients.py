@@ -1,5 +1,7 @@
 """Finds the parameters whose gradients are not finite."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -25,15 +27,16 @@ class GradientWatch:
             {p: names.get(id(p), '?') for p in group['params'] if p.requires_grad}
             for group in optimizer.param_groups
         ]
-        self.norms: dict[nn.Parameter, torch.Tensor] = {}
+        self.norms: dict[torch.Tensor, torch.Tensor] = {}
         self.handles = [
             parameter.register_post_accumulate_grad_hook(self._note)
             for group in self.groups
             for parameter in group
         ]
 
-    def _note(self, parameter: nn.Parameter) -> None:
-        self.norms[parameter] = torch.linalg.vector_norm(parameter.grad.detach())
+    def _note(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.norms[parameter] = torch.linalg.vector_norm(parameter.grad.detach())
 
     def forget(self) -> None:
         """Start over, before an iteration."""
@@ -57,7 +60,9 @@ class GradientWatch:
             faulty = {name: norm for name, norm in norms.items() if isinstance(norm, str)}
             if faulty:
                 settings = self.optimizer.param_groups[number]
-                known = {key: settings[key] for key in ('lr', 'weight_decay') if key in settings}
+                known: dict[str, Any] = {
+                    key: settings[key] for key in ('lr', 'weight_decay') if key in settings
+                }
                 parameters = [dict(name=n, gradient_norm=norm) for n, norm in faulty.items()]
                 found.append(dict(group=number, **known, parameters=parameters))
         return found

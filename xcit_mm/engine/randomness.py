@@ -120,10 +120,9 @@ class SeededBatchSampler(Sampler):
             )
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
         settings = dict(sampler=sampler, batch_size=batch_size, drop_last=drop_last)
-        if batches is None:
-            self.batches = BatchSampler(**settings)
-        else:
-            self.batches = DATA_SAMPLERS.build(batches, default_args=settings)
+        self.batches = DATA_SAMPLERS.build(
+            batches or dict(type=BatchSampler), default_args=settings
+        )
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -150,7 +149,8 @@ class ExactIterBasedTrainLoop(IterBasedTrainLoop):
             sampler.start = self.iter * batches.batch_size
             # mmengine takes as many batches from the iterator as the run has seen.
             seen = itertools.repeat(None, self.iter)
-            rest = type(self.dataloader_iterator)(self.dataloader)
+            iterator: Any = self.dataloader_iterator  # type: ignore[has-type]
+            rest = type(iterator)(self.dataloader)
             self.dataloader_iterator = itertools.chain(seen, rest)
         return super().run()
 

@@ -1,8 +1,7 @@
 """The network, one idea per file, each readable next to the paper."""
 
 from .classifier import XCiTClassifier
-from .layer_decay import XCiTLayerDecayOptimWrapperConstructor
 from .variants import VARIANTS
 from .xcit import XCiT
 
-__all__ = ['VARIANTS', 'XCiT', 'XCiTClassifier', 'XCiTLayerDecayOptimWrapperConstructor']
+__all__ = ['VARIANTS', 'XCiT', 'XCiTClassifier']

@@ -1,4 +1,4 @@
-"""Pictures of what the network looks at, one function a picture."""
+"""Pictures of what the network looks at, one function per picture."""
 
 from .class_attention import class_attention
 from .cross_covariance import CrossCovariance, cross_covariance

@@ -6,7 +6,7 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from .trunk import XCiTTrunk
+from ..models.trunk import XCiTTrunk
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

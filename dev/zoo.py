@@ -8,12 +8,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from xcit_mm.files import write_atomically
-from xcit_mm.stats import config_parameters, paper_tables
+from xcit_mm.stats import (
+    MASK_RCNN,
+    SEM_FPN,
+    UPERNET,
+    PaperHead,
+    config_parameters,
+    paper_tables,
+)
 from xcit_mm.tables import format_table
 from xcit_mm.weights import published
 
@@ -21,53 +28,46 @@ PAPER = {
     'URL': 'https://arxiv.org/abs/2106.09681',
     'Title': 'XCiT: Cross-Covariance Image Transformers',
 }
-# name in the tables, config, weights, and (task, data set, {metric: column of the table})
-HEADS: tuple[dict[str, Any], ...] = (
-    {
-        'folder': 'detection',
-        'collection': 'Mask R-CNN on XCiT',
-        'data': 'COCO',
-        'table': 'coco_mask_rcnn_3x',
-        'params': 0,
-        'config': 'configs/detection/mask_rcnn_xcit_{}_3x.py',
-        'weights': 'coco/{}',
-        'results': (
-            ('Object Detection', {'box AP': 1}),
-            ('Instance Segmentation', {'mask AP': 4}),
-        ),
-    },
-    {
-        'folder': 'segmentation',
-        'collection': 'Semantic FPN on XCiT',
-        'data': 'ADE20K',
-        'table': 'ade20k',
-        'params': 0,
-        'config': 'configs/segmentation/sem_fpn_xcit_{}_80k.py',
-        'weights': 'ade20k/sem_fpn/{}',
-        'results': (('Semantic Segmentation', {'mIoU': 1}),),
-    },
-    {
-        'folder': 'segmentation',
-        'collection': 'UperNet on XCiT',
-        'data': 'ADE20K',
-        'table': 'ade20k',
-        'params': 2,
-        'config': 'configs/segmentation/upernet_xcit_{}_160k.py',
-        'weights': 'ade20k/upernet/{}',
-        'results': (('Semantic Segmentation', {'mIoU': 3}),),
-    },
+
+
+class Entry(NamedTuple):
+    """A head of the zoo.
+
+    Args:
+        head (PaperHead): Its configs and its table.
+        weights (str): Short name of its weights, with a place for the size.
+        results (tuple): Tasks, each with its metrics and their columns in the table.
+    """
+
+    head: PaperHead
+    weights: str
+    results: tuple[tuple[str, dict[str, int]], ...]
+
+    @property
+    def collection(self) -> str:
+        """The name under which MIM lists its models."""
+        return f'{self.head.name} on XCiT'
+
+
+ENTRIES = (
+    Entry(
+        MASK_RCNN,
+        'coco/{}',
+        (('Object Detection', {'box AP': 1}), ('Instance Segmentation', {'mask AP': 4})),
+    ),
+    Entry(SEM_FPN, 'ade20k/sem_fpn/{}', (('Semantic Segmentation', {'mIoU': 1}),)),
+    Entry(UPERNET, 'ade20k/upernet/{}', (('Semantic Segmentation', {'mIoU': 3}),)),
 )
 
 
 def metafiles() -> dict[str, str]:
     """The content of each metafile, and of ``model-index.yml``, by path."""
     files = {}
-    folders = dict.fromkeys(head['folder'] for head in HEADS)
-    for folder in folders:
-        heads = [head for head in HEADS if head['folder'] == folder]
+    for folder in ('detection', 'segmentation'):
+        entries = [entry for entry in ENTRIES if entry.head.config.startswith(folder)]
         content = {
-            'Collections': [_collection(head) for head in heads],
-            'Models': [model for head in heads for model in _models(head)],
+            'Collections': [_collection(entry) for entry in entries],
+            'Models': [model for entry in entries for model in _models(entry)],
         }
         files[f'configs/{folder}/metafile.yml'] = _yaml(content)
     imports = {'Import': list(files)}
@@ -79,35 +79,35 @@ def _yaml(content: dict) -> str:
     return header + yaml.safe_dump(content, sort_keys=False, width=100)
 
 
-def _collection(head: dict[str, Any]) -> dict[str, Any]:
+def _collection(entry: Entry) -> dict[str, Any]:
     return {
-        'Name': head['collection'],
-        'Metadata': {'Training Data': head['data'], 'Architecture': ['XCiT', 'FPN']},
+        'Name': entry.collection,
+        'Metadata': {'Training Data': entry.head.dataset, 'Architecture': ['XCiT', 'FPN']},
         'Paper': PAPER,
         'README': 'docs/model_zoo.md',
     }
 
 
-def _models(head: dict[str, Any]) -> list[dict[str, Any]]:
+def _models(entry: Entry) -> list[dict[str, Any]]:
     models = []
-    for size, values in paper_tables()[head['table']]['xcit'].items():
-        config = head['config'].format(size.lower().replace('/', '_'))
+    for size, config in entry.head.configs().items():
+        values = paper_tables()[entry.head.table]['xcit'][size]
         results = [
             {
                 'Task': task,
-                'Dataset': head['data'],
+                'Dataset': entry.head.dataset,
                 'Metrics': {name: values[column] for name, column in metrics.items()},
             }
-            for task, metrics in head['results']
+            for task, metrics in entry.results
         ]
         models.append(
             {
                 'Name': Path(config).stem,
-                'In Collection': head['collection'],
-                'Config': config,
-                'Metadata': {'Training Data': head['data']},
+                'In Collection': entry.collection,
+                'Config': f'configs/{config}',
+                'Metadata': {'Training Data': entry.head.dataset},
                 'Results': results,
-                'Weights': published()[head['weights'].format(size.lower())],
+                'Weights': published()[entry.weights.format(size.lower())],
             }
         )
     return models
@@ -117,34 +117,33 @@ def page() -> str:
     """The model-zoo page."""
     parts = [
         '# Model zoo',
-        'Made by `python -m dev.zoo`. Results are the paper’s; the weights are the authors’, '
-        'and load as they are: by short name (`xcit://...`) wherever a checkpoint is named. '
-        'Parameters in millions: the paper’s, and ours counted on the whole model (the paper’s '
-        'ADE20k columns leave out the layers that rescale the features, see '
-        '`tools/model_stats.py --paper`).',
+        'Generated by `python -m dev.zoo`. The results are the paper’s. The weights are the '
+        'authors’ and load as they are, by their short name (`xcit://...`). Parameters are in '
+        'millions: the paper’s, and ours for the whole model. The paper’s ADE20k columns leave out '
+        'the layers that rescale the features; see `tools/model_stats.py --paper`.',
     ]
-    for head in HEADS:
+    for entry in ENTRIES:
         rows = []
-        for size, values in paper_tables()[head['table']]['xcit'].items():
-            config = head['config'].format(size.lower().replace('/', '_'))
+        for size, config in entry.head.configs().items():
+            values = paper_tables()[entry.head.table]['xcit'][size]
             metrics = {
                 name: values[column]
-                for _, columns in head['results']
+                for _, columns in entry.results
                 for name, column in columns.items()
             }
-            short = head['weights'].format(size.lower())
-            parameters = config_parameters(config.removeprefix('configs/'))
+            short = entry.weights.format(size.lower())
             rows.append(
                 {
                     'backbone': f'XCiT-{size}',
-                    'params': values[head['params']],
-                    'ours': parameters // 100_000 / 10,
+                    'params': values[entry.head.params],
+                    'ours': config_parameters(config) // 100_000 / 10,
                     **metrics,
-                    'config': f'[{Path(config).stem}](../{config})',
+                    'config': f'[{Path(config).stem}](../configs/{config})',
                     'weights': f'[`xcit://{short}`]({published()[short]})',
                 }
             )
-        parts += [f'## {head["collection"]}, {head["data"]}', format_table(rows, 'markdown')]
+        title = f'## {entry.collection}, {entry.head.dataset}'
+        parts += [title, format_table(rows, 'markdown')]
     rows = [
         {
             'weights': f'[`xcit://{name}`]({url})',

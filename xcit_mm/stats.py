@@ -4,7 +4,7 @@ import functools
 import json
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -96,12 +96,39 @@ def classifier_table() -> list[dict[str, Any]]:
     return rows
 
 
-# Our configs for the columns of the paper's tables, and whether the pyramid counts in them.
-PAPER_HEADS = (
-    ('COCO, Mask R-CNN', 'coco_mask_rcnn_3x', 0, 'detection/mask_rcnn_xcit_{}_3x.py', True),
-    ('ADE20k, Semantic FPN', 'ade20k', 0, 'segmentation/sem_fpn_xcit_{}_80k.py', False),
-    ('ADE20k, UperNet', 'ade20k', 2, 'segmentation/upernet_xcit_{}_160k.py', False),
+class PaperHead(NamedTuple):
+    """A head of the paper's tables.
+
+    Args:
+        name (str): Its name.
+        dataset (str): What it was trained on.
+        table (str): The table of :func:`paper_tables` that has its results.
+        params (int): The column of that table with the numbers of parameters.
+        config (str): Our config below ``configs/``, with a place for the size.
+        with_pyramid (bool): Whether the paper counts the layers that rescale the features.
+    """
+
+    name: str
+    dataset: str
+    table: str
+    params: int
+    config: str
+    with_pyramid: bool
+
+    def configs(self) -> dict[str, str]:
+        """Our config for each size of the table."""
+        sizes = paper_tables()[self.table]['xcit']
+        return {size: self.config.format(size.lower().replace('/', '_')) for size in sizes}
+
+
+MASK_RCNN = PaperHead(
+    'Mask R-CNN', 'COCO', 'coco_mask_rcnn_3x', 0, 'detection/mask_rcnn_xcit_{}_3x.py', True
 )
+SEM_FPN = PaperHead(
+    'Semantic FPN', 'ADE20K', 'ade20k', 0, 'segmentation/sem_fpn_xcit_{}_80k.py', False
+)
+UPERNET = PaperHead('UperNet', 'ADE20K', 'ade20k', 2, 'segmentation/upernet_xcit_{}_160k.py', False)
+PAPER_HEADS = (MASK_RCNN, SEM_FPN, UPERNET)
 HEADS_RULE = (
     'Millions, truncated to 0.1. COCO: the whole detector. ADE20k: the whole segmentor with its '
     'auxiliary head, without the transposed convolutions that rescale the features, and the '
@@ -116,6 +143,12 @@ def config_parameters(config: str, with_pyramid: bool = True) -> int:
         config (str): Its path below ``configs/``.
         with_pyramid (bool): Whether the layers that rescale the features count.
     """
+    total, of_pyramid = _parameters_of_model_and_pyramid(config)
+    return total if with_pyramid else total - of_pyramid
+
+
+@functools.cache
+def _parameters_of_model_and_pyramid(config: str) -> tuple[int, int]:
     from mmengine.hub import get_config
     from mmengine.registry import MODELS, init_default_scope
 
@@ -124,25 +157,23 @@ def config_parameters(config: str, with_pyramid: bool = True) -> int:
     with torch.device('meta'), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of mmseg about itself
         model = MODELS.build(cfg.model)
-    left_out = 0 if with_pyramid else count_parameters(model.backbone.pyramid)
-    return count_parameters(model) - left_out
+    return count_parameters(model), count_parameters(model.backbone.pyramid)
 
 
 def heads_table() -> list[dict[str, Any]]:
     """Parameters of the paper's detectors and segmentors, ours beside the paper's."""
     rows = []
-    for head, table, column, pattern, with_pyramid in PAPER_HEADS:
-        for size, values in paper_tables()[table]['xcit'].items():
-            config = pattern.format(size.lower().replace('/', '_'))
-            parameters = config_parameters(config, with_pyramid)
-            ours = parameters // 100_000 / 10
+    for head in PAPER_HEADS:
+        for size, config in head.configs().items():
+            ours = config_parameters(config, head.with_pyramid) // 100_000 / 10
+            paper = paper_tables()[head.table]['xcit'][size][head.params]
             rows.append(
                 {
-                    'head': head,
+                    'head': f'{head.dataset}, {head.name}',
                     'model': f'XCiT-{size}',
                     'params_M': ours,
-                    'paper_params_M': values[column],
-                    'agree': 'yes' if ours == values[column] else 'NO',
+                    'paper_params_M': paper,
+                    'agree': 'yes' if ours == paper else 'NO',
                 }
             )
     return rows

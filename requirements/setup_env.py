@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements'
 VENV = ROOT / '.venv'
 LOG = ROOT / '.setup.log'
-# Written last. An environment without it was interrupted and is made anew, never repaired.
+# Written last. An environment without it was interrupted and is rebuilt, never repaired.
 READY = VENV / 'xcit_mm-ready'
+# Written when this project is installed in it. If setup.py changes, that alone is done again.
+INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
 MIN_PYTHON = (3, 11)
 
@@ -75,12 +77,23 @@ def pinned_versions() -> dict[str, str]:
 
 
 def fingerprint() -> str:
-    """Changes whenever the environment has to be made anew."""
+    """Changes whenever the environment has to be rebuilt."""
     digest = hashlib.sha256(f'{sys.version} {ROOT}'.encode())
-    files = [*sorted(REQUIREMENTS.glob('*.txt')), Path(__file__), ROOT / 'setup.py']
-    for file in files:
+    for file in [*sorted(REQUIREMENTS.glob('*.txt')), Path(__file__)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def project_fingerprint() -> str:
+    """Changes whenever this project has to be installed again."""
+    return hashlib.sha256((ROOT / 'setup.py').read_bytes()).hexdigest()
+
+
+def is_installed() -> bool:
+    """Whether this project is installed as its setup.py says now."""
+    found = importlib.metadata.distributions(name='xcit_mm', path=[str(site_packages())])
+    same = INSTALLED.is_file() and INSTALLED.read_text() == project_fingerprint()
+    return same and any(found)
 
 
 def missing() -> list[str]:
@@ -94,8 +107,8 @@ def missing() -> list[str]:
     # A local version such as 2.13.0+cpu satisfies the pin 2.13.0.
     return [
         f'{name} {version}'
-        for name, version in {**pinned_versions(), 'xcit-mm': ''}.items()
-        if name not in found or (version and found[name].partition('+')[0] != version)
+        for name, version in pinned_versions().items()
+        if name not in found or found[name].partition('+')[0] != version
     ]
 
 
@@ -230,7 +243,9 @@ def install_requirements() -> str:
 
 
 def install_project() -> str:
+    INSTALLED.unlink(missing_ok=True)
     pip('install', '--no-deps', '--no-build-isolation', '--editable', ROOT)
+    INSTALLED.write_text(project_fingerprint())
     return 'xcit_mm, editable'
 
 
@@ -242,11 +257,12 @@ def check() -> str:
 STEPS: tuple[tuple[str, Callable[[], str]], ...] = (
     ('virtual environment', make_venv),
     ('torch and build tools', install_torch),
-    ('mmcv (compiled once a machine, about 4 minutes)', install_mmcv),
+    ('mmcv (compiled once per machine, about 4 minutes)', install_mmcv),
     ('requirements', install_requirements),
     ('this project', install_project),
     ('check', check),
 )
+PROJECT_STEPS = STEPS[4:]
 
 
 def main() -> int:
@@ -254,7 +270,12 @@ def main() -> int:
         description='Make .venv/ with everything pinned in requirements/. Does nothing, and '
         'needs no network, when nothing is missing.'
     )
-    parser.add_argument('--force', action='store_true', help='make .venv/ anew in any case')
+    parser.add_argument('--force', action='store_true', help='rebuild .venv/ in any case')
+    parser.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='only print what is missing; exit status 1 if anything is',
+    )
     args = parser.parse_args()
     if sys.version_info < MIN_PYTHON:
         print(
@@ -264,13 +285,17 @@ def main() -> int:
         )
         return 1
     lacking = missing()
-    if not lacking and not args.force:
+    steps = STEPS if lacking or args.force else () if is_installed() else PROJECT_STEPS
+    if args.dry_run:
+        print(''.join(f'{name}\n' for name in lacking or [name for name, _ in steps]), end='')
+        return int(bool(steps))
+    if not steps:
         return 0
     start = time.monotonic()
     print(f'Setting up {VENV} (log: {LOG})', flush=True)
     LOG.write_text(f'Set-up on {platform.platform()}, Python {sys.version}\nmissing: {lacking}\n')
-    for number, (name, step) in enumerate(STEPS, 1):
-        print(f'[{number}/{len(STEPS)}] {name} ...', end=' ', flush=True)
+    for number, (name, step) in enumerate(steps, 1):
+        print(f'[{number}/{len(steps)}] {name} ...', end=' ', flush=True)
         step_start = time.monotonic()
         try:
             result = step()

@@ -1,7 +1,6 @@
 """The set-up script: what it says when something fails, and what it takes for done."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +56,26 @@ def test_an_environment_is_done_only_with_its_last_file(setup_env, tmp_path, mon
 
 @pytest.mark.skipif(not (ROOT / '.venv' / 'xcit_mm-ready').is_file(), reason='not set up by make')
 def test_nothing_is_done_when_nothing_is_missing():
-    command = [sys.executable, str(ROOT / 'requirements' / 'setup_env.py')]
-    env = {**os.environ, 'http_proxy': 'http://127.0.0.1:9', 'https_proxy': 'http://127.0.0.1:9'}
+    # Were something missing, only a dry run leaves the environment of these tests alone.
+    command = [str(ROOT / 'requirements' / 'setup_env.py'), '--dry-run']
     base = getattr(sys, '_base_executable', sys.executable)
-    run = subprocess.run([base, *command[1:]], capture_output=True, text=True, env=env, timeout=20)
-    assert run.returncode == 0 and run.stdout == ''
+    run = subprocess.run([base, *command], capture_output=True, text=True, timeout=20)
+    assert run.returncode == 0 and run.stdout == '', f'make setup: {run.stdout}'
+
+
+def test_a_new_setup_py_installs_the_project_again_and_nothing_else(
+    setup_env, tmp_path, monkeypatch, capsys
+):
+    installed = tmp_path / 'installed'
+    (tmp_path / 'xcit_mm-0.1.0.dist-info').mkdir()
+    (tmp_path / 'xcit_mm-0.1.0.dist-info' / 'METADATA').write_text('Name: xcit_mm\n')
+    monkeypatch.setattr(setup_env, 'INSTALLED', installed)
+    monkeypatch.setattr(setup_env, 'site_packages', lambda: tmp_path)
+    monkeypatch.setattr(setup_env, 'missing', list)
+    monkeypatch.setattr(sys, 'argv', ['setup_env.py', '--dry-run'])
+    installed.write_text('of another setup.py')
+    assert setup_env.main() == 1 and capsys.readouterr().out == 'this project\ncheck\n'
+    installed.write_text(setup_env.project_fingerprint())
+    assert setup_env.main() == 0 and capsys.readouterr().out == ''
+    monkeypatch.setattr(setup_env, 'missing', lambda: ['torch 2.13.0'])
+    assert setup_env.main() == 1 and capsys.readouterr().out == 'torch 2.13.0\n'

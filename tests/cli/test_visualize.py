@@ -81,7 +81,7 @@ def test_separate_files_of_a_classifier_and_no_overwriting(run, image, tmp_path,
 def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     run, tmp_path, monkeypatch
 ):
-    large = cv2.resize(np.eye(4, dtype=np.uint8) * 255, (2000, 1500))
+    large = cv2.resize(np.eye(4, dtype=np.uint8) * 255, (1200, 900))
     cv2.imwrite(str(tmp_path / 'large.png'), large)
     seen = []
     original = visualize.observe
@@ -89,7 +89,7 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
         visualize, 'observe', lambda b, x, o: (seen.append(x.shape), original(b, x, o))
     )
     assert run(tmp_path / 'large.png', '--pictures', 'magnitude', '--layers', 1) == 0
-    assert seen == [(1, 3, 1500, 2000)]
+    assert seen == [(1, 3, 900, 1200)]
     assert drawn(tmp_path / 'o' / 'large.png').shape[0] < 800
     assert run(tmp_path / 'large.png', '--max-side', 200, '--force', '--layers', 'all') == 0
     assert seen[1] == (1, 3, 150, 200)

@@ -1,0 +1,1 @@
+from ..visualization.conftest import backbone, classifier, image  # noqa: F401  fixtures

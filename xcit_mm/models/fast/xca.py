@@ -2,12 +2,12 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..layers import XCA
 from .chunks import add_product, chunks
 from .covariance import (
     assemble,
-    attend_then_project,
     attention_from_statistics,
     linear_map,
     scaled_softmax,
@@ -47,28 +47,29 @@ def scaled_xca(xca: XCA, tokens: Tensor, gamma: Tensor, form: str) -> Tensor:
         form (str): ``token`` or ``covariance``.
     """
     weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
-    if form == 'covariance':
-        tokens, qkv_bias = shift_origin(xca, tokens)
-        S = statistics(tokens)
-        attention = attention_from_statistics(S, xca.qkv.weight, qkv_bias, xca.temperature)
-        weight, bias = linear_map(attention, xca.qkv.weight, qkv_bias, weight, bias)
-        return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
-    queries, keys, values = xca.qkv(tokens).chunk(3, dim=-1)
-    attention = _token_attention(queries, keys, xca.temperature)
-    weight = attend_then_project(attention, weight.to(attention.dtype)).mT.to(values.dtype)
-    return torch.baddbmm(bias.to(values.dtype).expand(1, 1, -1), values, weight)
+    if form == 'token':
+        return F.linear(_attend(xca, tokens), weight, bias)
+    tokens, qkv_bias = shift_origin(xca, tokens)
+    S = statistics(tokens)
+    attention = attention_from_statistics(S, xca.qkv.weight, qkv_bias, xca.temperature)
+    weight, bias = linear_map(attention, xca.qkv.weight, qkv_bias, weight, bias)
+    return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
 
 
-def _token_attention(queries: Tensor, keys: Tensor, temperature: Tensor) -> Tensor:
-    """The attention map A (B, h, d/h, d/h) from queries and keys (B, N, d)."""
-    with without_autocast(queries):
-        # (B, N, d) -> (B, h, N, d/h)
-        queries, keys = (
-            at_least_float32(tokens).unflatten(2, (len(temperature), -1)).transpose(1, 2)
-            for tokens in (queries, keys)
-        )
+def _attend(xca: XCA, tokens: Tensor) -> Tensor:
+    """The attended values (B, N, d) of tokens (B, N, d).
+
+    Queries and keys are not scaled to unit length themselves: their products are, which are fewer
+    numbers. These are computed in float32 at least.
+    """
+    qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1))
+    # One copy here, (3, B, h, N, d/h), spares every product below a copy of its own.
+    queries, keys, values = qkv.permute(2, 0, 3, 1, 4).contiguous()
+    with without_autocast(tokens):
+        queries, keys = at_least_float32(queries), at_least_float32(keys)
         squares = queries.square().sum(2), keys.square().sum(2)
-        return scaled_softmax(queries.mT @ keys, *squares, temperature)
+        attention = scaled_softmax(queries.mT @ keys, *squares, xca.temperature)
+    return (values @ attention.mT.to(values.dtype)).transpose(1, 2).flatten(2)
 
 
 def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -> None:

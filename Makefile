@@ -11,24 +11,24 @@ setup:  ## create .venv/ with pinned versions, about 5 minutes the first time
 test: lint  ## run the linters and the tests, 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-long: setup  ## the long forms of tests, an hour: 23 kills, 5,000 images, 11,000 cases
+test-long: setup  ## run the long versions of the tests, an hour: 23 kills, 5,000 images, 11,000 cases
 	$(BIN)/python -m pytest -m long
 
-lint: setup  ## ruff (rules and format) and mypy
+lint: setup  ## run ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: setup  ## train, evaluate and look, on data drawn on the spot, 10 minutes (QUICK=1: two)
+demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes (QUICK=1: 2)
 	$(BIN)/xcit-mm demo $(if $(QUICK),--quick)
 
-benchmark: setup  ## speed and memory against the peers, 30 minutes (QUICK=1: first rows, 5)
+benchmark: setup  ## measure speed and memory against other backbones, 30 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
 
-gallery: setup  ## pictures and numbers of docs/visualization.md, from the model of make demo
+gallery: setup  ## remake the pictures and numbers of docs/visualization.md with the model of make demo
 	$(BIN)/python -m dev.gallery
 
-soak: setup  ## inference for 30 minutes (MINUTES=n): nothing fails, changes or grows
+soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory must not change
 	$(BIN)/python -m dev.soak --minutes $(or $(MINUTES),30)
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)

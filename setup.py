@@ -1,4 +1,4 @@
-"""Packaging of xcit_mm; everything pip needs to know about it is here."""
+"""Packaging of xcit_mm: everything that pip needs to know."""
 
 import os
 import re
@@ -16,7 +16,7 @@ MIM_FILES = ('configs', 'tools', 'model-index.yml')
 class BuildWithMim(build_py):
     """Ships `configs/`, `tools/` and `model-index.yml` inside the package as `xcit_mm/.mim/`.
 
-    An editable install links to them, so that an edited config is the one that is used.
+    An editable install links to them, so that edits to a config take effect.
     """
 
     def run(self) -> None:
@@ -40,7 +40,7 @@ def version() -> str:
     text = (ROOT / 'xcit_mm' / 'version.py').read_text(encoding='utf-8')
     match = re.search(r"__version__ = '(.+)'", text)
     if match is None:
-        raise ValueError("xcit_mm/version.py must hold a line __version__ = '...'")
+        raise ValueError("xcit_mm/version.py must contain the line __version__ = '...'")
     return match[1]
 
 
@@ -64,8 +64,8 @@ setup(
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli']),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
-    # mmengine imports pkg_resources, which setuptools 81 removed, and torch.load has read weights
-    # safely, allow-list included, since 2.5.
+    # mmengine imports pkg_resources, which setuptools 81 removed. torch.load has had the allow-list
+    # for safe weights-only loading since 2.5.
     install_requires=[
         'torch>=2.5',
         'mmengine>=0.10.4,<1.0',

@@ -1,1 +1,1 @@
-"""What we run on the project itself, as ``python -m dev.NAME`` in a clone; not in the wheel."""
+"""Tools for developing the project: ``python -m dev.NAME`` in a clone; not in the wheel."""

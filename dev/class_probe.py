@@ -1,4 +1,4 @@
-"""Class attention for a trunk that was trained without it, so that one can look at it."""
+"""Trains class attention on a trunk that was trained without it, in order to draw it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ BATCH = 32
 
 
 class LastTokens:
-    """Keeps the tokens behind the last layer."""
+    """Keeps the tokens after the last layer."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -51,13 +51,13 @@ def train_class_attention(
     preprocess: Preprocess,
     epochs: int,
 ) -> None:
-    """Teach class attention and head to say which classes an image has; the trunk stays.
+    """Train class attention and head to tell which classes an image has; the trunk is frozen.
 
     Args:
         classifier (XCiTClassifier): Changed in place.
         samples (Iterable): Images, RGB uint8 (H, W, 3), and 0 or 1 for each class.
         preprocess (callable): RGB image to tensor.
-        epochs (int): How often all images are seen.
+        epochs (int): Number of passes over the images.
     """
     kept = LastTokens(len(classifier.layers))
     targets = []
@@ -78,7 +78,7 @@ def train_class_attention(
 
 
 def _batches(tokens: list[Tensor]) -> list[list[int]]:
-    """Batches of images with equally many tokens, in random order."""
+    """Batches of images with the same number of tokens, in random order."""
     groups: dict[int, list[int]] = {}
     for i in torch.randperm(len(tokens)).tolist():
         groups.setdefault(len(tokens[i]), []).append(i)

@@ -16,12 +16,12 @@ from xcit_mm.demo.steps import SEGMENTOR, read_metrics, run_step, steps
 from xcit_mm.models import XCiT
 
 RECORD = 'control.json'
-# Options of training and test that take the attention out of the backbone.
+# Options of training and test that remove the attention from the backbone.
 WITHOUT_XCA = (
     'model.backbone.type=XCiTWithoutXCA',
     'custom_imports.imports=[xcit_mm,dev.control]',
 )
-# Half of the images are negatives: what is ground shows only in the image as a whole.
+# Half of the images are negatives: only the whole image tells shape from ground.
 NEGATIVES = (
     'shapes.root=data/shapes_negatives',
     'shapes.negatives=0.5',
@@ -34,7 +34,7 @@ NEGATIVES = (
 
 @MODELS.register_module()
 class XCiTWithoutXCA(XCiT):
-    """XCiT whose attention adds nothing, the first line of the paper's ablation table.
+    """XCiT whose attention adds nothing, as in the first line of the paper's ablation table.
 
     Args:
         *args: As :class:`XCiT`.
@@ -55,7 +55,7 @@ class XCiTWithoutXCA(XCiT):
 
 
 def run_control(out_dir: Path, seed: int) -> dict[str, float]:
-    """Train the segmentor with and without XCA, on images half of which are negatives.
+    """Train the segmentor with and without XCA on images, half of them negatives.
 
     Args:
         out_dir (Path): Folder of the control.
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog='python -m dev.control',
         description='Train Semantic FPN with and without cross-covariance attention, as in the '
-        "paper's ablation, on images half of which have dark shapes on light grounds. Takes ten "
+        "paper's ablation. Half of the images have dark shapes on light grounds. Takes ten "
         'minutes. If interrupted, rerun it to resume.',
     )
     parser.add_argument('--seed', type=int, default=0, help='seed of the training (default: 0)')

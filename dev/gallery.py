@@ -29,14 +29,14 @@ from xcit_mm_cli.arguments import DEFAULT_LAYERS
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)
 DPI = 85
-# Images and rounds with which class attention is taught.
+# Images and epochs for training class attention.
 PROBE_IMAGES, PROBE_EPOCHS = 600, 20
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.gallery',
-        description='Make the pictures and the numbers of docs/visualization.md from a trained '
+        description='Make the pictures and the numbers of docs/visualization.md with a trained '
         'detector. Takes a few minutes.',
     )
     parser.add_argument(
@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         '--page',
         type=Path,
         default=Path('docs/visualization.md'),
-        help='the page; pictures go to images/ beside it (default: %(default)s)',
+        help='the page; pictures go to images/ next to it (default: %(default)s)',
     )
     return parser.parse_args(argv)
 
@@ -70,7 +70,7 @@ def find_run(folder: Path) -> tuple[Path, Path]:
 def probe(subject: Subject, train: CocoObjects, val: CocoObjects) -> tuple[Subject, float]:
     """A classifier on the detector's trunk, and its mean AUC over the classes."""
     if not isinstance(subject.backbone, XCiT):
-        raise UserError('The gallery is made from a detector.')
+        raise UserError('The gallery needs a detector.')
     torch.manual_seed(0)
     labels = train.labels()
     classifier = with_class_attention(subject.backbone, len(labels[0]))
@@ -90,7 +90,7 @@ def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> N
     """Write one picture of one image."""
     observe(subject.backbone, subject.preprocess(image), [picture])
     pixels = as_array(draw([picture], image), DPI)
-    # A palette makes files a fifth of the size that they would have.
+    # A palette makes the files five times smaller.
     drawn = Image.fromarray(pixels)
     drawn = drawn.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     drawn.save(path, optimize=True)
@@ -101,7 +101,7 @@ def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Pa
     layers = spread(len(subject.backbone.layers), DEFAULT_LAYERS)
     images = [image for i, (image, _) in enumerate(val) if i in IMAGES]
     for i, image in enumerate(images):
-        # All layers of the first, to go with the table.
+        # The first image shows all layers, like the table.
         picture = make_picture('magnitude', subject, layers if i else None)
         make(picture, subject, image, folder / f'visualization_magnitude_{i + 1}.png')
         picture = make_picture('class_attention', classifier)
@@ -112,11 +112,11 @@ def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Pa
 
 
 def write_numbers(page: Path, numbers: dict[str, str]) -> None:
-    """Replace what stands between marks of the page.
+    """Replace the text between marks of the page.
 
     Args:
         page (Path): The page.
-        numbers (dict): What stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
+        numbers (dict): What goes between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
     """
     text = page.read_text(encoding='utf-8')
     for name, number in numbers.items():

@@ -1,4 +1,4 @@
-"""How far the query and key magnitude tells objects from the background."""
+"""How well query and key magnitude separates objects from the background."""
 
 import contextlib
 import copy
@@ -17,8 +17,8 @@ from xcit_mm.visualization.images import Preprocess
 from xcit_mm.visualization.magnitude import QueryKeyMagnitude
 from xcit_mm.visualization.observe import observe
 
-# The part of its square that objects cover of a token on an object, at least, and of one on the
-# background, at most. Tokens between, on an outline, count for neither.
+# A token is on an object if objects cover at least the first fraction of its square, and on the
+# background if they cover at most the second. Tokens in between, on an outline, count as neither.
 OBJECT, BACKGROUND = 0.5, 0.0
 
 
@@ -27,7 +27,7 @@ class Margin(NamedTuple):
 
     Args:
         auc (np.ndarray): The probability that a token on an object has the larger magnitude (the
-            area under the ROC curve; 0.5 tells nothing), (layers, 2), queries and keys.
+            area under the ROC curve; 0.5 means no separation), (layers, 2), queries and keys.
         ratio (np.ndarray): The mean magnitude on objects over that on the background, (layers, 2).
     """
 
@@ -44,7 +44,7 @@ def object_margin(
 
     Args:
         backbone (XCiTTrunk): The network.
-        samples (Iterable): Images, RGB uint8 (H, W, 3), and what of them are objects, bool (H, W).
+        samples (Iterable): Images, RGB uint8 (H, W, 3), and masks of their objects, bool (H, W).
         preprocess (callable): RGB image to tensor.
     """
     margins = []
@@ -64,7 +64,7 @@ def object_margin(
 
 
 def token_cover(mask: np.ndarray, grid: tuple[int, ...], patch_size: int) -> np.ndarray:
-    """The part of each token's square, as far as it lies in the image, that a mask covers."""
+    """The fraction of each token's square within the image that a mask covers."""
     shape = (grid[0], patch_size, grid[1], patch_size)
     padding = [(0, side * patch_size - have) for side, have in zip(grid, mask.shape, strict=True)]
     covered, all_of_it = (
@@ -86,7 +86,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
     twin = copy.deepcopy(backbone)
     twin.init_cfg = None
     parts: list[Any] = [twin, *twin.layers]
-    # mmengine logs a line for every parameter that it initialises.
+    # mmengine logs one line per parameter that it initialises.
     logging.disable(logging.INFO)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -108,7 +108,7 @@ class CocoObjects:
     Args:
         images (Path): The folder of the images.
         annotations (Path): The JSON file.
-        limit (int, optional): How many images. Defaults to None, all.
+        limit (int, optional): Number of images. Defaults to None, all.
     """
 
     def __init__(self, images: Path, annotations: Path, limit: int | None = None) -> None:

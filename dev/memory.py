@@ -1,4 +1,4 @@
-"""What the system says of a process's memory (Linux)."""
+"""Memory of a process, as Linux reports it."""
 
 from pathlib import Path
 

@@ -23,11 +23,11 @@ NAMES = ('queries', 'keys')
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.object_margin',
-        description='Measure how far the query and key magnitude tells objects from the '
+        description='Measure how well query and key magnitude separates objects from the '
         'background, on the validation set of a config in COCO’s layout. AUC is the probability '
-        'that a token on an object has a larger magnitude than one on the background (0.5 tells '
-        'nothing, and below it the background has the larger one), ratio that of the mean '
-        'magnitudes; both are averaged over the images.',
+        'that a token on an object has a larger magnitude than one on the background: 0.5 means no '
+        'separation, and below 0.5 the background has the larger magnitude. The ratio is that of '
+        'the mean magnitudes. Both are averaged over the images.',
     )
     parser.add_argument('config', help='a config file of a detector')
     parser.add_argument('checkpoint', help='a path, a web address, or a short name (xcit://...)')
@@ -37,8 +37,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         '--at-least',
         type=float,
         metavar='AUC',
-        help='exit status 1 if no layer tells them apart as well as this, either way: by AUC, or '
-        'by 1 - AUC where the background has the larger magnitude',
+        help='exit status 1 if no layer reaches this AUC, or this 1 - AUC where the background has '
+        'the larger magnitude',
     )
     return parser.parse_args(argv)
 
@@ -47,9 +47,9 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
     """The data set of a detector's config.
 
     Args:
-        cfg (Config): The config; the embedded data set is made if it is missing.
+        cfg (Config): The config; the built-in data set is drawn if it is missing.
         loader (str): ``train_dataloader`` or ``val_dataloader``.
-        limit (int, optional): How many images. Defaults to None, all.
+        limit (int, optional): Number of images. Defaults to None, all.
     """
     check_datasets(cfg, (loader,))
     dataset = next(innermost_datasets(cfg[loader]))
@@ -60,7 +60,7 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
 
 
 def margin_rows(subject: Subject, samples: CocoObjects) -> list[dict[str, Any]]:
-    """One row per layer, the model beside the same network with random weights."""
+    """One row per layer: the model, and the same network with random weights."""
     trained, random = (
         object_margin(backbone, track(samples, description=what), subject.preprocess)
         for what, backbone in (
@@ -79,7 +79,7 @@ def margin_rows(subject: Subject, samples: CocoObjects) -> list[dict[str, Any]]:
 
 
 def best(rows: list[dict[str, Any]]) -> tuple[float, str]:
-    """How well objects and background can be told apart, AUC or 1 - AUC, and a sentence on it."""
+    """The best separation of objects from background, AUC or 1 - AUC, and a sentence about it."""
     pairs = ((name, row) for name in NAMES for row in rows)
     name, row = max(pairs, key=lambda pair: abs(pair[1][f'{pair[0]}: AUC'] - 0.5))
     value = row[f'{name}: AUC']

@@ -1,4 +1,4 @@
-"""``python -m dev.private_operators``: what the public ways around private operators would cost.
+"""``python -m dev.private_operators``: the cost of public replacements for private operators.
 
 Each row is a private operator of ``xcit_mm.models.fast.operators`` and the public code that could
 replace it, on a chunk of tokens of the feed-forward network, alternating in one run.
@@ -25,14 +25,14 @@ TOKENS, DIMS, REPETITIONS = 682, 384, 50
 
 
 def public_backward(function: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of a function by a graph that is made for it."""
+    """The gradient of a function, by a graph that is built for it."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         return torch.autograd.grad(function(x), x, grad)[0]
 
 
 def pairs() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Private and public way of each operator."""
+    """The private and the public version of each operator."""
     hidden, tokens = torch.randn(TOKENS, 4 * DIMS), torch.randn(TOKENS, DIMS)
     work = torch.empty_like(hidden)
     grad_hidden, grad_tokens = torch.randn_like(hidden), torch.randn_like(tokens)
@@ -49,7 +49,7 @@ def pairs() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
             return torch.autograd.grad(normed, leaves, grad_tokens)
 
     return {
-        # On a fresh copy: GELU after GELU ends in subnormal numbers, which are slow.
+        # On a fresh copy: repeated GELU leads to subnormal numbers, which are slow.
         'GELU in place': (lambda: gelu_(work.copy_(hidden)), lambda: F.gelu(work.copy_(hidden))),
         'backward of GELU': (
             lambda: gelu_backward(grad_hidden, hidden),

@@ -1,8 +1,8 @@
 """A long run of inference in one process: nothing may fail, change or grow.
 
-Round after round a detector and a segmentor look at the same images, as ``tools/infer.py`` does.
-Every round must write what the first one wrote, byte for byte, and memory must stay where it was
-after the first one. Each round ends with processes that read one checkpoint at the same moment.
+In each round, a detector and a segmentor process the same images, as ``tools/infer.py`` does. Each
+round must write the same bytes as the first, and memory must not grow after the first. Each round
+ends with several processes that read one checkpoint at the same time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CONFIGS = (
 )
 READERS = 8
 MAX_GROWTH = 0.02
-SCORE_THR = 0.2  # random weights are sure of nothing: let some detections be drawn
+SCORE_THR = 0.2  # low: random weights give low scores, and some detections must be drawn
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Report:
     """What a run did and found.
 
     Args:
-        images (int): Images that were looked at.
+        images (int): Number of images processed.
         minutes (list[float]): When each round ended.
         memory (list[float]): The process's memory then, in MB.
         failures (list[str]): What went wrong.
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """By which part memory was above that after the first round, at most."""
+        """Largest growth of memory after the first round, as a fraction."""
         return max(self.memory) / self.memory[0] - 1
 
     def __str__(self) -> str:
@@ -83,14 +83,14 @@ class Subject:
         self.first = ''
 
     def problems(self, images: list[Path]) -> Iterator[str]:
-        """Look at the images; yields what went wrong."""
+        """Process the images; yield what went wrong."""
         shutil.rmtree(self.results, ignore_errors=True)
         self.results.mkdir()
         np.random.seed(0)  # mmdet draws the masks of a class in slightly different colours
         try:
             skipped = infer(self.inferencer, self.task, images, self.results, SCORE_THR)
             readings = read_at_once(str(self.checkpoint))
-        except Exception as error:  # a run of half an hour goes on to the next round
+        except Exception as error:  # a long run continues with the next round
             yield f'{type(error).__name__}: {error}'
             return
         if skipped:
@@ -104,7 +104,7 @@ class Subject:
 
 
 def save_random_weights(cfg: Config, path: Path) -> Path:
-    """Write a checkpoint of the config's model as it is when it is built."""
+    """Write a checkpoint of the config's model as built."""
     init_default_scope(task_of(cfg))
     torch.manual_seed(0)
     torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, path)
@@ -112,10 +112,10 @@ def save_random_weights(cfg: Config, path: Path) -> Path:
 
 
 def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
-    """Run for so long, and for two rounds at least.
+    """Run for a given time, but for at least two rounds.
 
     Args:
-        minutes (float): How long.
+        minutes (float): Duration.
         images (int): Images per round, for the detector and for the segmentor each.
         size (int): Height and width of most of them.
         out_dir (Path): Where ``soak.json`` goes, and the results of rounds that went wrong.
@@ -143,7 +143,7 @@ def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
 
 
 def read_at_once(*sources: str) -> list[str]:
-    """Read checkpoints in eight processes at the same moment.
+    """Read checkpoints in eight processes at the same time.
 
     Args:
         *sources (str): Paths or addresses, each read by mmengine, as a config's ``load_from`` is.
@@ -188,8 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog='python -m dev.soak',
         description='Run inference in one process for a long time: nothing may fail, change or '
-        'grow. A detector and a segmentor with random weights look at the same images round after '
-        'round, and eight processes read their checkpoints at once. Exit status 1 if anything '
+        'grow. In each round, a detector and a segmentor with random weights process the same '
+        'images, and eight processes read their checkpoints at once. Exit status 1 if anything '
         'failed, if results differ from those of the first round, or if memory grew by over 2 % '
         'after it. Linux only.',
     )
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def print_report(args: argparse.Namespace) -> int:
     if (args.out_dir / 'soak.json').exists():
-        raise UserError(f'{args.out_dir / "soak.json"} exists already; --out-dir goes elsewhere.')
+        raise UserError(f'{args.out_dir / "soak.json"} already exists; choose another --out-dir.')
     try:
         report = soak(args.minutes, args.images, args.size, args.out_dir)
     except ValueError as error:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Make ``.venv/``: the pinned environment in which the tests, the demo and the tools run.
+"""Creates ``.venv/``: the pinned environment in which the tests, the demo and the tools run.
 
 mmcv 2.1.0 is released as source only. Compiling its operators takes 19 minutes on two cores;
-with the header that nearly all of its files include compiled once, beforehand, it takes 3. The
-wheel is kept in the user's cache, so that a machine compiles it once.
+precompiling the header that nearly all of its files include reduces that to 3. The wheel is kept in
+the user's cache, so each machine compiles it only once.
 
 Only the standard library is used here: this file runs before anything is installed.
 """
@@ -29,16 +29,16 @@ VENV = ROOT / '.venv'
 LOG = ROOT / '.setup.log'
 # Written last. An environment without it was interrupted and is rebuilt, never repaired.
 READY = VENV / 'xcit_mm-ready'
-# Written when this project is installed in it. If setup.py changes, that alone is done again.
+# Written when this project is installed in it. If setup.py changes, only that step is repeated.
 INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
 MIN_PYTHON = (3, 11)
 
-# Compiling a precompiled header and using it must happen with exactly these flags; setting
-# CFLAGS replaces Python's own.
+# A precompiled header must be built and used with exactly the same flags; setting CFLAGS replaces
+# Python's own.
 CXX_FLAGS = '-DNDEBUG -fwrapv -O2 -w'
 
-# A line of a step's output that tells what went wrong -> what to do about it.
+# Pattern in a failed step's output -> what to do about it.
 ADVICE = (
     (r'Python\.h: No such file', 'Install the Python headers: "apt-get install python3-dev" '
      'on Debian and Ubuntu, "dnf install python3-devel" on Fedora.'),
@@ -55,7 +55,7 @@ ADVICE = (
 
 
 class StepFailed(Exception):
-    """A step did not succeed; the message says what to do."""
+    """A step failed; the message says what to do."""
 
 
 def site_packages() -> Path:
@@ -113,7 +113,7 @@ def missing() -> list[str]:
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
-    """Run a command with its output in the log; on failure show the end of it and advise."""
+    """Run a command and log its output; on failure, raise with the end of it and advice."""
     words = [str(word) for word in command]
     with LOG.open('a') as log:
         log.write(f'\n$ {" ".join(words)}\n')
@@ -177,7 +177,7 @@ def install_mmcv() -> str:
 
 
 def build_mmcv() -> Path:
-    """Compile mmcv inside ``.venv/``, which goes when interrupted, and cache the wheel."""
+    """Compile mmcv in ``.venv/``, which is rebuilt after an interruption, and cache the wheel."""
     compiler = shutil.which(os.environ.get('CXX', 'c++'))
     if compiler is None:
         raise StepFailed(
@@ -208,7 +208,7 @@ def build_mmcv() -> Path:
     built = next(build.glob('mmcv-*.whl'))
     cached = wheel_cache() / built.name
     cached.parent.mkdir(parents=True, exist_ok=True)
-    # Copied under another name first: a wheel in the cache is always whole.
+    # Copied under another name first: a wheel in the cache is always complete.
     copy = shutil.copy(built, cached.with_suffix(f'.{os.getpid()}'))
     os.replace(copy, cached)
     shutil.rmtree(build)
@@ -220,7 +220,7 @@ def version_of(compiler: str) -> str:
 
 
 def precompile_header(compiler: str, build: Path) -> str:
-    """Compile the header that takes most of the time; returns the flags that make use of it."""
+    """Compile the header that takes most of the time; return the flags that use it."""
     header = build / 'torch_types.h'
     header.write_text('#include <torch/types.h>\n')
     code = (
@@ -267,10 +267,12 @@ PROJECT_STEPS = STEPS[4:]
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description='Make .venv/ with everything pinned in requirements/. Does nothing, and '
+        description='Create .venv/ with everything pinned in requirements/. Does nothing, and '
         'needs no network, when nothing is missing.'
     )
-    parser.add_argument('--force', action='store_true', help='rebuild .venv/ in any case')
+    parser.add_argument(
+        '--force', action='store_true', help='rebuild .venv/ even if nothing is missing'
+    )
     parser.add_argument(
         '--dry-run',
         action='store_true',

@@ -11,9 +11,9 @@ import pytest
 
 
 def avoid_broken_amx():
-    """Keep oneDNN from AMX where a virtual machine advertises it and cannot run it.
+    """Keep oneDNN from using AMX where a virtual machine advertises it but cannot run it.
 
-    There, a bfloat16 product ends the process. Only a try tells, in a process of its own. Call this
+    There, a bfloat16 product crashes the process, so one is tried in a separate process. Call this
     before torch is imported; processes that are started later inherit the setting.
     """
     cpuinfo = Path('/proc/cpuinfo')
@@ -37,11 +37,11 @@ from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
 from .tiny import write_recipe  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
-    # Tests side by side, and the processes that they start, share the cores.
+    # Parallel tests, and the processes that they start, share the cores.
     os.environ['OMP_NUM_THREADS'] = '1'
     torch.set_num_threads(1)
 
-# mmengine reads all metafiles of mmdet or mmseg for every base of every config.
+# mmengine reads all metafiles of mmdet or mmseg for each base of each config.
 config_utils.load = functools.cache(config_utils.load)
 
 # The same cases in every run of CI; new ones, and ten times as many, in long runs.
@@ -97,7 +97,7 @@ def small_data(small_shapes, tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def trained(small_data, tmp_path_factory):
-    """A function that gives a recipe with a tiny model, and its checkpoint after one step."""
+    """A function that returns a recipe with a tiny model, and its checkpoint after one step."""
     from xcit_mm.cli import train
 
     @functools.cache

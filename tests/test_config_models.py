@@ -1,4 +1,4 @@
-"""The model of every config, built without weights: its parts fit, and have the sizes they say."""
+"""The model of every config, built without weights: its parts fit and have the right sizes."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def levels(channels, strides):
 
 
 def stages(module):
-    """The stages of a cascade, or the one that there is."""
+    """The stages of a cascade, or the only stage."""
     return module if isinstance(module, nn.ModuleList) else [module]
 
 
@@ -65,7 +65,7 @@ def test_the_parts_of_every_model_fit(path):
     init_default_scope(cfg.default_scope)
     revert_sync_bn(cfg)
     is_small = path.stem.endswith('_shapes')
-    # With autograd on, it is the network as it is defined that runs, not a way to save memory.
+    # With autograd on, the network runs without the in-place execution.
     with torch.device('meta'), torch.enable_grad():
         model = MODELS.build(cfg.model).eval()
         features = model.backbone(torch.empty(1, 3, *SIZE))

@@ -1,4 +1,4 @@
-"""What is found in a config, however deep it lies."""
+"""Parts of a config are found at any depth."""
 
 from mmengine.config import Config
 
@@ -19,14 +19,14 @@ def test_data_sets_are_found_in_their_wrappers():
         assert [dataset['type'] for dataset in innermost_datasets(loader)] == expected
 
 
-def test_what_is_changed_in_a_data_set_is_changed_in_the_config():
+def test_changes_of_a_data_set_change_the_config():
     cfg = Config(dict(loader=dict(dataset=dict(type='Repeat', dataset=dict(type='A')))))
     for dataset in innermost_datasets(cfg.loader):
         dataset.pipeline = ['new']
     assert cfg.loader.dataset.dataset.pipeline == ['new']
 
 
-def test_all_dicts_the_outer_ones_first():
+def test_all_dicts_are_found_outer_ones_first():
     inner = dict(x=1)
     node = dict(a=[dict(b=(inner, 2))], c='text')
     assert list(nested_dicts(node)) == [node, node['a'][0], inner]

@@ -1,4 +1,4 @@
-"""Every config says what its name says, and the recipes are the paper's."""
+"""Every config matches its name, and the recipes are the paper's."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ SEM_FPN = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 UPERNET = ROOT / 'configs/segmentation/upernet_xcit_n12_8_160k.py'
 
 
-def test_every_size_and_head_is_there():
+def test_every_size_and_head_has_a_config():
     wanted = {
         f'{head}_xcit_{arch}_{patch_size}_{schedule}'
         for head, schedule in (
@@ -42,7 +42,7 @@ def test_every_size_and_head_is_there():
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
-def test_config_says_what_its_name_says(path):
+def test_config_matches_its_name(path):
     cfg = Config.fromfile(path)
     _, _, rest = path.stem.partition('xcit_')
     arch, patch, schedule = rest.split('_')
@@ -53,7 +53,7 @@ def test_config_says_what_its_name_says(path):
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
     assert cfg.optim_wrapper.type == 'CudaAmpOptimWrapper'
-    check_faults_are_survived(cfg)
+    check_survives_faults(cfg)
     if schedule in ('1x', '3x'):
         assert cfg.train_cfg.max_epochs == {'1x': 12, '3x': 36}[schedule]
     else:
@@ -61,7 +61,7 @@ def test_config_says_what_its_name_says(path):
         assert cfg.model.decode_head.num_classes == 150
 
 
-def check_faults_are_survived(cfg):
+def check_survives_faults(cfg):
     hooks = {hook.type for hook in cfg.default_hooks.values()}
     assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
     assert cfg.train_dataloader.sampler.type.startswith('Seeded')
@@ -69,8 +69,8 @@ def check_faults_are_survived(cfg):
 
 
 @pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(PAPER)), ids=lambda p: p.stem)
-def test_faults_are_survived_on_the_embedded_data_too(path):
-    check_faults_are_survived(Config.fromfile(path))
+def test_runs_on_the_built_in_data_survive_faults_too(path):
+    check_survives_faults(Config.fromfile(path))
 
 
 def test_parameters_are_the_papers_in_24_of_24_cells():
@@ -125,7 +125,7 @@ def without_depth(name):
 
 
 def names_in_the_authors_network(patch_size):
-    """Those of the tensors that the authors' network computed for the golden tests."""
+    """The names of the tensors that the authors' network computed for the golden tests."""
     file = {16: 'dense_p16_64x96.npz', 8: 'dense_p8_45x61.npz'}[patch_size]
     names = np.load(ROOT / 'tests/data' / file).files
     return {without_depth(n.removeprefix('state/')) for n in names if n.startswith('state/')}

@@ -1,4 +1,4 @@
-"""What README and docs state is checked: numbers, lists, commands, options, paths and links."""
+"""Checks what README and docs state: numbers, lists, commands, options, paths and links."""
 
 import ast
 import importlib.util
@@ -38,7 +38,7 @@ def number(text):
 
 
 def code(page):
-    """The code of a page: the lines of its blocks, continued ones joined, and code in sentences."""
+    """The code of a page: lines of its blocks, with continued ones joined, and inline code."""
     text = page.read_text(encoding='utf-8')
     blocks = re.findall(r'^```\w*\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace('\\\n', ' ').splitlines()]
@@ -47,7 +47,7 @@ def code(page):
 
 
 def table(path, heading):
-    """The cells of the table that begins with a heading, without its first two lines."""
+    """The cells of the table that starts with a heading, without its first two lines."""
     lines = read(path).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(heading))
     rows = itertools.takewhile(lambda line: line.startswith('|'), lines[start + 2 :])
@@ -95,7 +95,7 @@ def test_weights_have_an_address(page):
 
 
 def make_targets():
-    """The targets of the Makefile, with what is said of each."""
+    """The targets of the Makefile, with their descriptions."""
     return dict(re.findall(r'^([a-z-]+):.*?## (.*)$', read('Makefile'), re.MULTILINE))
 
 
@@ -107,7 +107,7 @@ def console_script():
 
 @pytest.fixture
 def help_of(capsys, monkeypatch):
-    """A function that gives the help of ``tools/NAME.py`` or ``xcit-mm NAME``."""
+    """A function that returns the help of ``tools/NAME.py`` or ``xcit-mm NAME``."""
 
     def ask(command):
         monkeypatch.setattr(sys, 'argv', [command, '--help'])
@@ -199,7 +199,7 @@ def minutes(text):
 
 
 def make_minutes():
-    """(target, quick) -> minutes, as the Makefile has it."""
+    """(target, quick) -> minutes, according to the Makefile."""
     found = {}
     for target, text in make_targets().items():
         quick = re.search(r'\(QUICK=1:([^)]*)\)', text)
@@ -248,7 +248,7 @@ def test_durations_in_help_are_those_of_the_makefile(help_of):
 
 
 def stated(path, pattern):
-    """The numbers that a page states in the words of a pattern, which it has exactly once."""
+    """The numbers in the groups of a pattern, which must occur exactly once in a page."""
     (found,) = re.findall(pattern, ' '.join(read(path).split()))
     return tuple(number(text) for text in ([found] if isinstance(found, str) else found))
 
@@ -335,7 +335,7 @@ def test_versions_are_those_of_the_setup():
     [
         'was refused: it contains Python objects',
         'finds all such files',
-        'is no category',
+        'is not a category',
         'These weights',
         'could not be written: ',
         'is not finite',
@@ -362,7 +362,7 @@ def test_what_importing_changes_is_listed():
 
 
 def bounds(path):
-    """The numbers that a test file asserts something to be smaller than."""
+    """The upper bounds that a test file asserts."""
     tree = ast.parse(read(path))
     constants = {
         target.id: node.value.value
@@ -469,15 +469,15 @@ def test_benchmark_page_has_one_answer_at_224():
     assert low <= timm / ours <= high
 
 
-# Rooms
+# Subpackages
 
 
-def test_the_table_of_rooms_is_what_the_rooms_say():
+def test_the_table_of_subpackages_repeats_their_docstrings():
     rooms = {}
     for path in (ROOT / 'xcit_mm').rglob('__init__.py'):
         room = path.parent.relative_to(ROOT / 'xcit_mm').as_posix()
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or ''
         rooms[room] = ' '.join(docstring.partition('\n\n')[0].replace('``', '`').split())
     del rooms['.']
-    rows = table('CONTRIBUTING.md', '| room of `xcit_mm` |')
+    rows = table('CONTRIBUTING.md', '| subpackage of `xcit_mm` |')
     assert {room.strip('`'): job for room, job in rows} == rooms

@@ -1,4 +1,4 @@
-"""The Python code and configs that README and docs show are run, not only shown."""
+"""Runs the Python code and configs that README and docs show."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ def decay_by_name(cfg, model):
     return {names[id(g['params'][0])]: g for g in wrapper.optimizer.param_groups}
 
 
-def test_no_block_is_left_out():
+def test_every_block_is_tested():
     """Each block is run by a test below: count them here when you add one."""
     counts = {page: len(blocks(page)) for page in ('README.md', 'SECURITY.md', 'CONTRIBUTING.md')}
     counts |= {f'docs/{path.name}': len(blocks(path)) for path in (ROOT / 'docs').glob('*.md')}
@@ -105,7 +105,7 @@ def test_classes_of_the_page_on_resuming_exist():
 
 def test_python_of_the_security_page_runs():
     for block in blocks('SECURITY.md'):
-        # In a process of its own: it changes how the whole process reads checkpoints.
+        # In a separate process: it changes how the whole process reads checkpoints.
         subprocess.run([sys.executable, '-c', block], cwd=ROOT, check=True, timeout=120)
 
 

@@ -1,4 +1,4 @@
-"""Files are whole or not there; the disk that fills up is in engine/test_checkpoint.py."""
+"""Files are complete or missing; engine/test_checkpoint.py tests a full disk."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_whole_and_its_folder_with_it(tmp_path):
+def test_a_complete_file_appears_with_its_folder(tmp_path):
     path = tmp_path / 'new' / 'file.txt'
     with replacing(path) as unfinished:
         unfinished.write_text('new')

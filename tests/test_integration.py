@@ -1,4 +1,4 @@
-"""XCiT in other people's models: the installed libraries' own configs, the backbone replaced."""
+"""XCiT in other people's models: the installed libraries' configs with the backbone replaced."""
 
 import faulthandler
 
@@ -116,7 +116,7 @@ def test_detector_trains_and_predicts(config):
     model = build('mmdet', config, DETECTORS[config])
     predictions, missing = train_and_predict(model, detection_batch('mask' in config))
     assert len(predictions) == 2 and 'bboxes' in predictions[0].pred_instances
-    # FCOS and RetinaNet begin at the second level.
+    # FCOS and RetinaNet start at the second level.
     starts_late = 'fcos' in config or 'retinanet' in config
     assert all('pyramid.levels.0' in name for name in missing) if starts_late else not missing
 
@@ -153,7 +153,7 @@ def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(
 
 
 @pytest.mark.parametrize('head, patch_size', RECIPES)
-def test_own_configs_lose_no_gradient(head, patch_size):
+def test_our_configs_give_every_parameter_a_gradient(head, patch_size):
     cfg = recipe(head, patch_size)
     init_default_scope(cfg.default_scope)
     replace_sync_bn(cfg)
@@ -169,7 +169,7 @@ def test_own_configs_lose_no_gradient(head, patch_size):
 
 @pytest.fixture
 def bounded_time():
-    """Ends the run with a stack trace, wherever it hangs."""
+    """End the run with a stack trace if it hangs."""
     faulthandler.dump_traceback_later(300, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -184,7 +184,7 @@ SHAPES = (
 
 @pytest.mark.parametrize('config', SHAPES)
 def test_inferencers_survive_spoilt_images(config, tmp_path, bounded_time):
-    """No detections, or the first class everywhere; an image after them is as before."""
+    """They return no detections, or the first class everywhere; later images are not affected."""
     cfg = get_config(f'xcit_mm::{config}')
     checkpoint = save_random_weights(cfg, tmp_path / 'random.pth')
     inferencer = build_inferencer(cfg, cfg.default_scope, str(checkpoint), 'cpu')

@@ -1,4 +1,4 @@
-"""What an import brings in, packaging and the doctor."""
+"""What an import loads, packaging and the doctor."""
 
 import ast
 import os
@@ -23,7 +23,7 @@ def python(*arguments, **kwargs):
     )
 
 
-def test_import_brings_in_none_of_the_heavy_packages():
+def test_import_loads_none_of_the_heavy_packages():
     code = (
         'import sys, xcit_mm; '
         'print(*[m for m in ("mmdet", "mmseg", "timm", "torchvision") if m in sys.modules])'
@@ -93,7 +93,7 @@ def test_installed_wheel_works_from_elsewhere(installed):
 
 
 @packaged
-def test_installed_wheel_brings_the_commands(installed):
+def test_installed_wheel_has_the_commands(installed):
     script = installed['cwd'] / 'lib' / 'bin' / 'xcit-mm'
     run = python(str(script), '--version', **installed)
     assert run.stdout == f'xcit-mm {__version__}\n', run.stderr
@@ -114,7 +114,7 @@ def test_mim_knows_the_installed_package(installed):
     assert count == '24' and weight.endswith('/coco/maskrcnn_xcit_small_12_p8.pth')
 
 
-def test_doctor_is_content_here():
+def test_doctor_finds_no_problem_here():
     run = python('-m', 'xcit_mm')
     assert run.returncode == 0, run.stdout
     assert 'Detection and segmentation can run.' in run.stdout
@@ -139,7 +139,7 @@ def test_doctor_without_a_package_says_how_to_fix_it(tmp_path, missing):
     assert run.returncode == (0 if missing == 'timm' else 1)
 
 
-def test_help_explains_itself():
+def test_doctor_has_help():
     run = python('-m', 'xcit_mm', '--help')
     assert run.returncode == 0 and 'how to fix' in ' '.join(run.stdout.split())
 
@@ -166,7 +166,7 @@ def imported(path, package):
             yield from (f'{base}.{alias.name}' for alias in node.names)
 
 
-def test_every_room_says_in_one_sentence_what_it_is():
+def test_every_subpackage_has_a_one_line_summary():
     for path in (ROOT / 'xcit_mm').glob('*/__init__.py'):
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
         assert docstring and docstring.splitlines()[0].endswith('.'), path

@@ -11,7 +11,7 @@ WARNINGS = ('is not installed', 'Failed to search registry', 'Failed to import')
 
 
 @pytest.mark.parametrize('task', ['seg', 'det'])
-def test_training_from_the_prefix_warns_of_nothing(task, small_data, tmp_path):
+def test_training_from_the_prefix_gives_no_warning(task, small_data, tmp_path):
     text = (CONFIGS[task] + LOADERS).replace('{root}/configs/', 'xcit_mm::')
     config = tmp_path / 'user.py'
     config.write_text(text.format(data=small_data, backbone=BACKBONE, filter_cfg=None))

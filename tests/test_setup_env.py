@@ -1,4 +1,4 @@
-"""The set-up script: what it says when something fails, and what it takes for done."""
+"""The set-up script: its errors, and when it considers an environment ready."""
 
 import importlib.util
 import subprocess
@@ -20,7 +20,7 @@ def setup_env(tmp_path, monkeypatch):
     return module
 
 
-def test_a_failed_step_shows_its_end_and_says_what_to_do(setup_env):
+def test_a_failed_step_shows_the_end_of_its_output_and_advice(setup_env):
     code = 'print(*range(99), sep="\\n"); print("x.h:1: Python.h: No such file"); exit(3)'
     with pytest.raises(setup_env.StepFailed) as raised:
         setup_env.run(sys.executable, '-c', code)
@@ -30,7 +30,7 @@ def test_a_failed_step_shows_its_end_and_says_what_to_do(setup_env):
     assert '42' in setup_env.LOG.read_text()
 
 
-def test_without_a_compiler_it_says_which_package_brings_one(setup_env, monkeypatch):
+def test_without_a_compiler_it_says_which_package_to_install(setup_env, monkeypatch):
     monkeypatch.setenv('CXX', 'no-such-compiler')
     with pytest.raises(setup_env.StepFailed, match=r'apt-get install g\+\+'):
         setup_env.build_mmcv()
@@ -44,7 +44,7 @@ def test_every_requirement_is_pinned(setup_env):
     assert pins['mmcv'] == '2.1.0' and pins['torch'] == '2.13.0'
 
 
-def test_an_environment_is_done_only_with_its_last_file(setup_env, tmp_path, monkeypatch):
+def test_an_environment_is_ready_only_with_its_last_file(setup_env, tmp_path, monkeypatch):
     monkeypatch.setattr(setup_env, 'READY', tmp_path / 'ready')
     assert setup_env.missing()
     (tmp_path / 'ready').write_text('another set-up')
@@ -56,16 +56,14 @@ def test_an_environment_is_done_only_with_its_last_file(setup_env, tmp_path, mon
 
 @pytest.mark.skipif(not (ROOT / '.venv' / 'xcit_mm-ready').is_file(), reason='not set up by make')
 def test_nothing_is_done_when_nothing_is_missing():
-    # Were something missing, only a dry run leaves the environment of these tests alone.
+    # A dry run leaves the environment of these tests alone, even if something is missing.
     command = [str(ROOT / 'requirements' / 'setup_env.py'), '--dry-run']
     base = getattr(sys, '_base_executable', sys.executable)
     run = subprocess.run([base, *command], capture_output=True, text=True, timeout=20)
     assert run.returncode == 0 and run.stdout == '', f'make setup: {run.stdout}'
 
 
-def test_a_new_setup_py_installs_the_project_again_and_nothing_else(
-    setup_env, tmp_path, monkeypatch, capsys
-):
+def test_a_changed_setup_py_reinstalls_only_the_project(setup_env, tmp_path, monkeypatch, capsys):
     installed = tmp_path / 'installed'
     (tmp_path / 'xcit_mm-0.1.0.dist-info').mkdir()
     (tmp_path / 'xcit_mm-0.1.0.dist-info' / 'METADATA').write_text('Name: xcit_mm\n')

@@ -78,7 +78,7 @@ def short_run(task, data):
         'val_evaluator.ann_file': f'{root}annotations/instances_val2017.json',
         'test_evaluator.ann_file': f'{root}annotations/instances_val2017.json',
         'train_cfg.max_epochs': 1,
-        # One step of training is sure of nothing: some detections whatever their scores.
+        # After one step of training, scores are low: keep some detections at any score.
         'model.test_cfg.rcnn.score_thr': 0.0,
         'model.test_cfg.rcnn.max_per_img': 10,
     }
@@ -159,8 +159,8 @@ test_dataloader = val_dataloader
 
 @functools.cache
 def merged(task):
-    """The text of a config with all that it inherits, which takes long to find; {data} is left."""
-    # All images, also those that mmdet's configs leave out of training.
+    """The text of a config with all that it inherits, which is slow to resolve; {data} is left."""
+    # All images, including those that mmdet's configs leave out of training.
     filter_cfg = 'dict(filter_empty_gt=False, min_size=0)' if task == 'det' else None
     text = CONFIGS[task].format(root=ROOT, data='DATA', backbone=BACKBONE)
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from .version import __version__
 
 __all__ = ['__version__']
 
-# Without these there is nothing to register, but `python -m xcit_mm` must run, to say so.
+# Without these, nothing can be registered, but `python -m xcit_mm` must still run and say so.
 if all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv')):
     from . import compat, engine, models, weights  # noqa: F401
 

@@ -1,14 +1,14 @@
-"""Ways through a config: all its dicts, or its data sets."""
+"""Iterates over the parts of a config: all its dicts, or its data sets."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 def nested_dicts(node: Any) -> Iterator[dict]:
-    """A dict and all dicts in it, the outer ones first.
+    """A dict and all dicts in it, outer ones first.
 
     Args:
-        node: A part of a config. What is neither dict, list nor tuple has none.
+        node: A part of a config. Anything but a dict, list or tuple has none.
     """
     if isinstance(node, dict):
         yield node

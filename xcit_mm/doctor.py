@@ -1,6 +1,6 @@
-"""Looks at the environment and says what is missing and how to fix it.
+"""Checks the environment and says what is missing and how to fix it.
 
-Uses the standard library alone, so that it can run where nothing else does.
+Uses only the standard library, so that it runs where nothing else does.
 """
 
 import importlib
@@ -37,8 +37,8 @@ PACKAGES = (
 )
 OPTIONAL = ('timm', 'torchvision')
 MMCV_FIX = (
-    '"make setup" in a clone compiles mmcv 2.1.0 in minutes; else "mim install mmcv==2.1.0" where '
-    'a wheel for this torch exists'
+    'run "make setup" in a clone, which compiles mmcv 2.1.0 in minutes, or "mim install '
+    'mmcv==2.1.0" if there is a wheel for this torch'
 )
 
 
@@ -55,7 +55,7 @@ def examine() -> list[Check]:
 
 
 def report(checks: list[Check]) -> str:
-    """The table and, under it, one line per problem."""
+    """The table and, below it, one line per problem."""
     rows = [('', 'found', 'supported', ''), *(_row(check) for check in checks)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
@@ -65,7 +65,7 @@ def report(checks: list[Check]) -> str:
     broken = [check for check in checks if check.problem]
     lines += ['', *(f'{check.name}: {check.problem}. To fix: {check.fix}.' for check in broken)]
     if any(check.needed for check in broken):
-        lines.append('Detection and segmentation cannot both run.')
+        lines.append('Detection or segmentation cannot run.')
     else:
         lines.append('Detection and segmentation can run.')
     return '\n'.join(line.rstrip() for line in lines)
@@ -92,7 +92,7 @@ def _package(name: str, module: str, extra: str, purpose: str) -> Check:
         return check
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken package raises is what the user must see
+    except Exception as error:  # the user must see whatever a broken package raises
         first_line = (str(error).splitlines() or [''])[0]
         check.problem = f'cannot be imported: {type(error).__name__}: {first_line}'
     return check
@@ -120,7 +120,7 @@ def _cuda() -> Check:
 
 
 def _supported(name: str) -> str:
-    """The range that setup.py states, read from this package's own metadata."""
+    """The range that setup.py states, read from this package's metadata."""
     try:
         requirements = importlib.metadata.requires('xcit_mm') or []
     except importlib.metadata.PackageNotFoundError:

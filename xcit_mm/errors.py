@@ -8,7 +8,7 @@ class UserError(Exception):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; for the CPU's allocator only the message tells."""
+    """Whether an allocation failed; on the CPU, only the message tells."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         "can't allocate memory" in str(error)
     )

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever a process is killed or the disk fills up."""
+"""Writes files completely or not at all, even if a process is killed or the disk fills up."""
 
 import os
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ UNFINISHED = '.unfinished'
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Write a file under another name; it gets its own name at the end, if there was no error.
+    """Write a file under a temporary name, and rename it at the end if there was no error.
 
-    At any moment the name stands for the whole old file or the whole new one.
+    At any moment, the file is either the complete old one or the complete new one.
 
     Args:
-        path (str or PathLike): The file; its folder is made if it is missing.
+        path (str or PathLike): The file; its folder is created if it is missing.
 
     Yields:
         Path: Where to write it.
 
     Raises:
-        OSError: If it could not be written. The old file is as it was, and nothing is left over.
+        OSError: If it could not be written. The old file is unchanged, and nothing else remains.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,14 +40,14 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | str) -> None:
-    """Write a file at once: see :func:`replacing`.
+    """Write a file atomically; see :func:`replacing`.
 
     Args:
         path (str or PathLike): The file.
-        content (bytes or str): What it is to hold; text is written as UTF-8.
+        content (bytes or str): Its content; text is written as UTF-8.
 
     Raises:
-        OSError: If it could not be written. The old file is as it was, and nothing is left over.
+        OSError: If it could not be written. The old file is unchanged, and nothing else remains.
     """
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -41,7 +41,7 @@ def classifier_parameters(arch: str | dict[str, Any], patch_size: int) -> int:
 def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: int) -> int:
     """Operations of the ImageNet classifier by :data:`COUNTING_RULE`.
 
-    Nothing is computed: the model is run on tensors without content.
+    Nothing is computed: the model runs on meta tensors.
 
     Args:
         arch (str or dict): As in :class:`XCiT`.
@@ -67,7 +67,7 @@ def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: in
 
 
 def classifier_table() -> list[dict[str, Any]]:
-    """Parameters and GFLOPs of the 14 classifiers beside the paper's, one row a cell of its table.
+    """Parameters and GFLOPs of the 14 classifiers next to the paper's, one row per table cell.
 
     Returns:
         list[dict]: Rows with ``model``, ``resolution``, ``params_M``, ``paper_params_M``,
@@ -104,7 +104,7 @@ class PaperHead(NamedTuple):
         dataset (str): What it was trained on.
         table (str): The table of :func:`paper_tables` that has its results.
         params (int): The column of that table with the numbers of parameters.
-        config (str): Our config below ``configs/``, with a place for the size.
+        config (str): Our config below ``configs/``, with a placeholder for the size.
         with_pyramid (bool): Whether the paper counts the layers that rescale the features.
     """
 
@@ -155,13 +155,13 @@ def _parameters_of_model_and_pyramid(config: str) -> tuple[int, int]:
     cfg = get_config(f'xcit_mm::{config}')
     init_default_scope(cfg.default_scope)
     with torch.device('meta'), warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # of mmseg about itself
+        warnings.simplefilter('ignore')  # mmseg warns about itself
         model = MODELS.build(cfg.model)
     return count_parameters(model), count_parameters(model.backbone.pyramid)
 
 
 def heads_table() -> list[dict[str, Any]]:
-    """Parameters of the paper's detectors and segmentors, ours beside the paper's."""
+    """Parameters of the paper's detectors and segmentors, ours next to the paper's."""
     rows = []
     for head in PAPER_HEADS:
         for size, config in head.configs().items():

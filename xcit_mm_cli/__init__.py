@@ -1,8 +1,7 @@
 """The command line: which commands there are, and their arguments.
 
-It stands beside ``xcit_mm``, not in it, because importing ``xcit_mm`` imports PyTorch and mmengine,
-which takes seconds. So help, and errors in the arguments, come at once. What a command does is in
-``xcit_mm/cli/``.
+It is outside ``xcit_mm``, because importing that imports PyTorch and mmengine, which takes seconds.
+This way, help and argument errors appear at once. What a command does is in ``xcit_mm/cli/``.
 """
 
 from .app import main, run

@@ -9,7 +9,7 @@ from typing import NamedTuple
 SPLITS = ('train', 'val', 'test')
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 FORMATS = ('text', 'markdown', 'json')
-# How many layers `visualize` draws unless it is told.
+# Number of layers that `visualize` draws by default.
 DEFAULT_LAYERS = 6
 # name -> what it shows
 PICTURES = {
@@ -49,7 +49,9 @@ def parse_args(
 
 
 def train(parser: argparse.ArgumentParser) -> None:
-    parser.description = 'Train a detector or a segmentor. Several processes: tools/dist_train.sh.'
+    parser.description = (
+        'Train a detector or a segmentor. For several processes: tools/dist_train.sh.'
+    )
     _config(parser)
     _run_arguments(parser)
     parser.add_argument(
@@ -69,11 +71,13 @@ def train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--deterministic', action='store_true', help='deterministic algorithms only (slower)'
     )
-    parser.add_argument('--no-validate', action='store_true', help='no validation while training')
+    parser.add_argument('--no-validate', action='store_true', help='no validation during training')
 
 
 def test(parser: argparse.ArgumentParser) -> None:
-    parser.description = 'Test a detector or a segmentor. Several processes: tools/dist_test.sh.'
+    parser.description = (
+        'Test a detector or a segmentor. For several processes: tools/dist_test.sh.'
+    )
     _config(parser)
     parser.add_argument(
         'checkpoint', help='a path, a web address, or a short name such as xcit://coco/s12/8'
@@ -82,8 +86,8 @@ def test(parser: argparse.ArgumentParser) -> None:
         '--eval',
         nargs='+',
         metavar='METRIC',
-        help='what to measure, whatever the config says: bbox segm proposal proposal_fast for '
-        'detection, mIoU mDice mFscore for segmentation',
+        help='what to measure instead of what the config says: bbox segm proposal proposal_fast '
+        'for detection, mIoU mDice mFscore for segmentation',
     )
     _run_arguments(parser)
     parser.add_argument(
@@ -108,11 +112,11 @@ def infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--config', required=True, help='a config file')
     _checkpoint(parser)
     parser.add_argument(
-        '--out-dir', default='work_dirs/infer', help='where results go (default: %(default)s)'
+        '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
     )
     _device(parser)
     parser.add_argument(
-        '--score-thr', type=float, default=0.3, help='draw boxes from this score (default: 0.3)'
+        '--score-thr', type=float, default=0.3, help='lowest score of drawn boxes (default: 0.3)'
     )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')
@@ -160,7 +164,7 @@ def visualize(parser: argparse.ArgumentParser) -> None:
         help='pixels per inch; a figure is 16 inches wide (default: %(default)s)',
     )
     parser.add_argument(
-        '--out-dir', default='work_dirs/visualize', help='where PNGs go (default: %(default)s)'
+        '--out-dir', default='work_dirs/visualize', help='folder for PNGs (default: %(default)s)'
     )
     _device(parser)
     parser.add_argument('--force', action='store_true', help='overwrite earlier pictures')
@@ -168,7 +172,7 @@ def visualize(parser: argparse.ArgumentParser) -> None:
 
 def check(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Check the data sets of a config: decodes every image and label and looks at every '
+        'Check the data sets of a config: decode every image and label and inspect every '
         'annotation. Exit status: 0 if a run can use all of it, 1 if there are errors, 2 if it '
         'could not be checked.'
     )
@@ -181,7 +185,7 @@ def check(parser: argparse.ArgumentParser) -> None:
         '--workers',
         type=int,
         default=os.cpu_count() or 1,
-        help='images that are decoded at once (default: the number of processors, %(default)s)',
+        help='images to decode at once (default: the number of processors, %(default)s)',
     )
     parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
     parser.add_argument('--force', action='store_true', help='overwrite --json')
@@ -190,8 +194,7 @@ def check(parser: argparse.ArgumentParser) -> None:
 def convert(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Convert XCiT weights of any published format to a safetensors file in this project's "
-        'names. No conversion is needed to use them: every published file loads as it is. This is '
-        'for those who want a clean file.'
+        'names. This is only needed if you want a clean file: every published file loads as it is.'
     )
     parser.add_argument('input', help='a path, a web address, xcit://NAME or timm://NAME')
     parser.add_argument('output', help='the file to write, ending in .safetensors')
@@ -200,8 +203,8 @@ def convert(parser: argparse.ArgumentParser) -> None:
 
 def stats(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Count the parameters and GFLOPs of the paper's models, beside the paper's own numbers. "
-        'The rule by which they are counted is printed below the table.'
+        "Count the parameters and GFLOPs of the paper's models, next to the paper's own numbers. "
+        'The counting rule is printed below the table.'
     )
     parser.add_argument(
         '--paper',
@@ -214,9 +217,9 @@ def stats(parser: argparse.ArgumentParser) -> None:
 
 def demo(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Train Mask R-CNN and Semantic FPN on XCiT-N12/8 from scratch, on images drawn on the '
-        'spot, evaluate them, and write a page with numbers, curves and pictures. The images go '
-        'to data/shapes/. If interrupted, rerun it to resume.'
+        'Train Mask R-CNN and Semantic FPN on XCiT-N12/8 from scratch on drawn images, evaluate '
+        'them, and write a page with numbers, curves and pictures. The images go to data/shapes/. '
+        'If interrupted, rerun it to resume.'
     )
     parser.add_argument(
         '--quick', action='store_true', help='a minute or two, too short for meaningful accuracy'
@@ -244,15 +247,15 @@ def shapes(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar='PART',
-        help='part of the images with dark shapes on light grounds (default: %(default)s)',
+        help='fraction of images with dark shapes on light grounds (default: %(default)s)',
     )
     parser.add_argument('--force', action='store_true', help='replace the folder if it exists')
 
 
 def doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Say whether detection and segmentation can run in this environment: the versions found '
-        'and supported, and how to fix each problem. Exit status 0 if both can.'
+        'Check whether detection and segmentation can run in this environment. Lists the versions '
+        'found and supported, and how to fix each problem. Exit status 0 if both can run.'
     )
 
 
@@ -290,7 +293,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _images(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='what to look at')
+    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='the images')
 
 
 def _checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -305,13 +308,13 @@ def _device(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS = {
     'train': Command('train a detector or a segmentor', train),
-    'test': Command('measure the accuracy of a trained one', test),
+    'test': Command('measure the accuracy of a trained model', test),
     'infer': Command('detect or segment in images', infer),
     'visualize': Command('draw what an XCiT looks at', visualize),
-    'check': Command('find what is wrong with a data set', check),
+    'check': Command('find problems in a data set', check),
     'convert': Command('convert weights to a clean safetensors file', convert),
-    'stats': Command("parameters and GFLOPs beside the paper's", stats),
-    'demo': Command('train, evaluate and look, in minutes, on drawn images', demo),
+    'stats': Command("count parameters and GFLOPs, next to the paper's", stats),
+    'demo': Command('train, evaluate and show two models on drawn images, in minutes', demo),
     'shapes': Command('draw a small data set to try things out', shapes),
     'doctor': Command('say what is missing in this environment, and how to fix it', doctor),
 }

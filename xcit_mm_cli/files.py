@@ -1,21 +1,21 @@
-"""Checks of paths that need nothing but the disk."""
+"""Path checks that import nothing heavy."""
 
 import difflib
 from pathlib import Path
 
 
 def missing_config(path: str | None) -> str | None:
-    """What to tell a user whose config does not exist; None if it does.
+    """The error message for a config that does not exist; None if it does.
 
     Args:
-        path (str, optional): A file, or ``xcit_mm::detection/NAME.py``, which is not looked for.
+        path (str, optional): A file, or ``xcit_mm::detection/NAME.py``, which is not checked.
     """
     if path is None or '::' in path or Path(path).is_file():
         return None
     return (
         f'There is no config {Path(path).absolute()}. The configs of this project are in '
         'configs/detection/ and configs/segmentation/, for instance '
-        'configs/detection/mask_rcnn_xcit_s12_8_3x.py; installed, they can be named from anywhere '
+        'configs/detection/mask_rcnn_xcit_s12_8_3x.py. From anywhere, name installed configs '
         'as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + _similar(Path(path))
     )
 

@@ -1,1 +1,1 @@
-"""Speed, memory and scaling against the peers."""
+"""Speed, memory and scaling, compared with other backbones."""

@@ -1,4 +1,4 @@
-"""The bars this project holds itself to, each with what was measured."""
+"""The performance targets of this project, and how each is measured."""
 
 import functools
 import statistics
@@ -72,7 +72,7 @@ def _memory(
 
 @functools.cache
 def _timm_peak(arch: str, patch_size: int, mode: str) -> float:
-    """Measured once per run: our default and our leanest options are held against the same."""
+    """Cached, so that our default and our leanest options are compared with the same number."""
     return _peak(_timm(arch, patch_size), mode)
 
 
@@ -86,7 +86,7 @@ def _recompute_time(patch_size: int, repetitions: int) -> Callable[[], Result]:
         times = run_job('pair', pair, DETECTION_SIZE, 'train', repetitions)['times']
         ratio = speedup(times)
         numbers = {'recompute_s': times[0], 'default_s': times[1], 'ratio': ratio.value}
-        what = f'its time over our default, S12/{patch_size}'
+        what = f'time with every recomputation over our default, S12/{patch_size}'
         return Result(what, '≤ 1.3x', '', str(ratio), ratio.value <= 1.3, numbers)
 
     return measure
@@ -125,7 +125,7 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
     """The measurements, each with a name for the progress bar.
 
     Args:
-        quick (bool): Whether only those that take few minutes together.
+        quick (bool): Whether to run only the quick ones, which take a few minutes together.
     """
     yield 'S12/8 inference', _faster('S12/8 inference, 800x1344', 's12', 8, 1.6, 1.8)
     yield (
@@ -174,8 +174,8 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
         yield (
             f'{size} recomputing, memory',
             _memory(
-                f'the same with every recomputation, {size}', 's12', patch_size, 0.3, '', 'train',
-                **RECOMPUTE,
+                f'peak memory with every recomputation, {size}',
+                's12', patch_size, 0.3, '', 'train', **RECOMPUTE,
             ),
         )  # fmt: skip
         yield f'{size} recomputing, time', _recompute_time(patch_size, min(repetitions, 3))

@@ -1,4 +1,4 @@
-"""What is measured: our backbone, timm's, and what users would pick instead."""
+"""The networks to measure: our backbone, timm's, and alternatives from mmdet."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ NAMES = ('ours', 'timm', *MMDET_BACKBONES)
 
 
 class TimmBackbone(nn.Module):
-    """timm's XCiT, its features taken the way timm offers; rescaled by our pyramid if wanted."""
+    """timm's XCiT with timm's own way to get features, optionally rescaled by our pyramid."""
 
     def __init__(self, arch: str, patch_size: int, pyramid: bool) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class TimmBackbone(nn.Module):
 
         name = f'xcit_{TIMM_SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
         self.model = timm.create_model(name, pretrained=False)
-        # Features need neither class attention nor head.
+        # Class attention and head are not needed for features.
         self.indices = list(FEATURE_LAYERS[len(self.model.blocks)])
         self.embed_dims = self.model.embed_dim
         self.pyramid = Pyramid(self.embed_dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
@@ -95,7 +95,7 @@ def _mmdet_mask_rcnn() -> str:
 
 
 def build_step(mode: str, model: nn.Module, height: int, width: int) -> Callable[[], None]:
-    """A function that does the work to be measured, once.
+    """Return a function that does the measured work once.
 
     Args:
         mode (str): ``infer`` or ``train`` for a backbone, ``detect`` for a detector.

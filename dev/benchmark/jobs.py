@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class BenchmarkError(RuntimeError):
-    """A measurement that did not end well."""
+    """A measurement failed."""
 
 
 def run_job(
@@ -25,7 +25,7 @@ def run_job(
     repetitions: int = 3,
     threads: int = 2,
 ) -> dict[str, Any]:
-    """Measure in a process of its own; see :mod:`.worker`.
+    """Measure in a separate process; see :mod:`.worker`.
 
     Args:
         measure (str): ``pair``, ``one`` or ``rate``.
@@ -33,7 +33,7 @@ def run_job(
             :func:`.candidates.build_detector`.
         size (tuple[int, int]): Height and width of the image.
         mode (str): ``infer``, ``train`` or ``detect``.
-        repetitions (int): How often each is timed.
+        repetitions (int): How many times each is timed.
         threads (int): Threads of torch.
     """
     job = {
@@ -59,14 +59,14 @@ def against_timm(
 ) -> tuple[list[float], list[float]]:
     """Times of timm's XCiT and of ours, alternating in one process; measured once per run.
 
-    Every table of the page takes them from here, so that no two disagree.
+    All tables of the page get their numbers here, so they cannot disagree.
 
     Args:
         arch (str): Size of the XCiT.
         patch_size (int): 8 or 16.
         size (tuple[int, int]): Height and width of the image.
         mode (str): ``infer`` or ``train``.
-        repetitions (int): How often each is timed.
+        repetitions (int): How many times each is timed.
     """
     pair = [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
     timm, ours = run_job('pair', pair, size, mode, repetitions)['times']
@@ -75,7 +75,7 @@ def against_timm(
 
 @dataclass
 class Ratio:
-    """A ratio of medians, with the range over the repetitions beside it."""
+    """A ratio of medians, and its range over the repetitions."""
 
     value: float
     low: float
@@ -93,7 +93,7 @@ def speedup(times: Sequence[Sequence[float]]) -> Ratio:
 
 
 def exponent(pixels: Sequence[float], values: Sequence[float]) -> float:
-    """The slope of a line through the points in double logarithmic scale."""
+    """The slope of a line fitted to the points on a log-log scale."""
     import numpy as np
 
     return float(np.polyfit(np.log(pixels), np.log(values), 1)[0])

@@ -1,4 +1,4 @@
-"""Time and memory of backbones and detectors over resolutions, ours and what users would pick."""
+"""Time and memory of backbones and detectors, ours and others, at several resolutions."""
 
 import statistics
 from collections.abc import Callable
@@ -16,15 +16,15 @@ LABELS = {
 }
 # The paper's resolutions, and one that detectors and aerial images need.
 RESOLUTIONS = (224, 384, 512, 1024, 2048)
-# Small images take milliseconds, and their times scatter most.
+# Small images take milliseconds, and their times vary most.
 REPETITIONS = {224: 101, 384: 31, 512: 15, 1024: 5, 2048: 1}
 
 
 def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Inference of each backbone at each resolution.
 
-    Each has a process of its own, but the two XCiTs are timed alternating in one process, as in the
-    other tables.
+    Each runs in its own process, except that the two XCiTs are timed alternately in one process,
+    as in the other tables.
 
     Args:
         progress (callable): Called with a description before each measurement.
@@ -52,7 +52,7 @@ def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def paper_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's run-time and memory table, for single images, from what :func:`scaling` gave."""
+    """The paper's run-time and memory table for single images, from :func:`scaling`'s rows."""
     table = []
     for label in LABELS.values():
         line: dict[str, Any] = {'model': label}

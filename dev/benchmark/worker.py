@@ -1,4 +1,4 @@
-"""Runs in a process of its own, so that one measurement cannot disturb another.
+"""Runs one measurement in a separate process, so that measurements cannot disturb each other.
 
 ``python -m dev.benchmark.worker JOB`` with a job in JSON prints its result as one line of JSON.
 """
@@ -48,7 +48,7 @@ def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
 def measure_one(job: dict[str, Any]) -> dict[str, Any]:
     """Times and peak memory of one candidate."""
     model = _build(job['candidates'][0], job['mode'])
-    # Loads the kernels, so that what follows is the work's own memory.
+    # Load the kernels first, so that their memory is not counted.
     build_step(job['mode'], model, 64, 64)()
     model.zero_grad(set_to_none=True)
     step = build_step(job['mode'], model, *job['size'])
@@ -82,7 +82,7 @@ class _NoModules(contextlib.nullcontext):
 
 
 def _flops(job: dict[str, Any]) -> int:
-    """Floating-point operations of the products that our backbone really does."""
+    """Floating-point operations of the products that our backbone really computes."""
     from torch.utils.flop_counter import FlopCounterMode, addmm_flop
 
     def in_place(*shapes: Any, out_shape: Any = None) -> int:

@@ -1,4 +1,4 @@
-"""``xcit-mm``: its commands, their help, and what is said of bad arguments."""
+"""``xcit-mm``: its commands, their help, and errors for bad arguments."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ CONFIG = 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
 HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', 'rich', 'xcit_mm')
 
 
-def test_there_is_a_module_for_every_command_and_a_command_for_every_tool():
+def test_every_command_has_a_module_and_every_tool_has_a_command():
     modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
     assert modules - {'__init__', 'common', 'coco_writer'} == set(COMMANDS)
     called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
@@ -35,7 +35,7 @@ def test_help_lists_every_command(capsys):
 
 
 @pytest.mark.parametrize('name', COMMANDS)
-def test_every_command_explains_itself(name, capsys):
+def test_every_command_has_help(name, capsys):
     for run in (lambda *words: main([name, *words]), lambda *words: command(name)(list(words))):
         with pytest.raises(SystemExit) as ended:
             run('--help')
@@ -50,7 +50,7 @@ def command(name):
     return importlib.import_module(f'xcit_mm.cli.{name}').main
 
 
-# Runs a script and then says which of the heavy packages it imported.
+# Runs a script and then prints which heavy packages it imported.
 LOADED = f"""
 import runpy, sys
 try:
@@ -70,7 +70,7 @@ finally:
     ids=['help', 'unknown argument', 'missing files'],
 )
 @pytest.mark.parametrize('tool', TOOLS, ids=lambda path: path.stem)
-def test_a_tool_imports_nothing_heavy_to_say_what_is_wrong(tool, words, status):
+def test_a_tool_reports_bad_arguments_without_heavy_imports(tool, words, status):
     script = f'import sys; sys.argv[:] = {[str(tool), *words]!r}\n{LOADED}'
     run = subprocess.run([sys.executable, '-c', script], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == status, run.stderr
@@ -84,20 +84,20 @@ def test_the_module_runs_like_the_script():
     assert run.stderr == "error: xcit-mm has no command 'trian'. Did you mean train?\n"
 
 
-def test_an_unknown_command_is_told_which_there_are(capsys):
+def test_an_unknown_command_lists_the_known_ones(capsys):
     assert main(['quux']) == 2
     error = capsys.readouterr().err
     assert all(name in error for name in COMMANDS)
 
 
-def test_a_config_that_is_missing_is_one_paragraph(capsys):
+def test_the_error_for_a_missing_config_is_one_paragraph(capsys):
     for run in (lambda *words: main(['train', *words]), lambda *words: command('train')(words)):
         assert run('configs/detection/mask_rcnn_xcit_s12_8_4x.py') == 2
         error = capsys.readouterr().err
         assert error.startswith('error: There is no config') and len(error.splitlines()) == 1
 
 
-def test_the_pictures_of_the_help_are_those_there_are():
+def test_the_help_lists_all_pictures():
     assert tuple(arguments.PICTURES) == PICTURES
 
 

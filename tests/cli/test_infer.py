@@ -1,4 +1,4 @@
-"""Inference by the command: detections, labels, pictures, and images that are none."""
+"""The infer command: detections, labels, pictures, and files that are not images."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many images in one process by tools/infer.py: memory stays where it was."""
+"""tools/infer.py on many images in one process: memory does not grow."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def start(name, images, folder):
 
 
 def growth(process, pictures, first):
-    """By which part peak memory rose after so many images; theirs is that of their second half."""
+    """Growth of peak memory after ``first`` images, relative to the peak of their second half."""
     marks, peak = [first // 2, first], 0.0
     try:
         while process.poll() is None:
@@ -54,7 +54,7 @@ def growth(process, pictures, first):
                 peak = latest
                 reset_peak(process.pid)
             time.sleep(0.2)
-    except (OSError, KeyError):  # it ended while we looked
+    except (OSError, KeyError):  # it ended in the meantime
         process.wait()
     assert process.returncode == 0 and not marks
     print(f'{pictures}: {peak:.1f} MB after {first} images, {latest:.1f} MB at the end')
@@ -73,11 +73,11 @@ def infer_many(folder, count, first):
     return grown
 
 
-def test_memory_stays_where_it_was_after_80_of_240_images(tmp_path):
+def test_memory_does_not_grow_after_80_of_240_images(tmp_path):
     # Keeping ten masks per image would take twice as much.
     assert max(infer_many(tmp_path, count=240, first=80)) < 0.005
 
 
 @pytest.mark.long
-def test_memory_stays_where_it_was_after_200_of_5000_images(tmp_path):
+def test_memory_does_not_grow_after_200_of_5000_images(tmp_path):
     assert max(infer_many(tmp_path, count=5000, first=200)) < 0.02

@@ -11,7 +11,7 @@ def is_the_papers(row):
 
 
 def test_parameters_and_gflops_are_the_papers(tmp_path, capsys):
-    """As the command writes them: counting takes seconds, so it is done once."""
+    """Tests the output of the command: counting takes seconds, so it is done once."""
     out = tmp_path / 'stats.json'
     assert stats.main(['--format', 'json', '--out', str(out)]) == 0
     assert str(out) in capsys.readouterr().out

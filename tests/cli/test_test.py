@@ -1,4 +1,4 @@
-"""Testing by the command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
+"""The test command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
 
 import json
 import runpy
@@ -50,7 +50,7 @@ def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, mon
     assert f'metrics: {result}' in table[-1]
 
 
-def test_eval_sets_the_metrics_whatever_the_config_says(trained, tmp_path):
+def test_eval_overrides_the_metrics_of_the_config(trained, tmp_path):
     arguments = ['--eval', 'mDice', 'mFscore', '--json', tmp_path / 'm.json']
     assert call(*trained('sem_fpn'), *arguments, '--work-dir', tmp_path) == 0
     assert {'mDice', 'mFscore'} <= json.loads((tmp_path / 'm.json').read_text()).keys()

@@ -1,4 +1,4 @@
-"""Training by the command: every head and patch size, what is refused, and two processes."""
+"""The train command: every head and patch size, what is refused, and two processes."""
 
 import json
 import os
@@ -61,7 +61,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize('what', MISSING)
-def test_what_is_missing_is_one_paragraph_and_status_2(what, tmp_path, monkeypatch, capfd):
+def test_missing_files_give_one_paragraph_and_status_2(what, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     arguments, message = MISSING[what]
     assert train.main([*map(str, arguments), '--work-dir', str(tmp_path / 'work')]) == 2
@@ -96,7 +96,7 @@ default_hooks = dict(checkpoint=dict(interval=1), logger=dict(interval=1))
 custom_imports = dict(imports=['xcit_mm', 'loss_of_each_process'], allow_failed_imports=False)
 custom_hooks = [dict(type='LossOfEachProcess')]
 """
-# mmengine logs the first process's loss alone.
+# mmengine logs only the first process's loss.
 LOSS_HOOK = """
 from pathlib import Path
 from mmengine.hooks import Hook

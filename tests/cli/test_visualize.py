@@ -95,7 +95,7 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     assert seen[1] == (1, 3, 150, 200)
 
 
-def test_what_cannot_be_is_refused_before_anything_is_made(run, image, tmp_path, capsys):
+def test_impossible_arguments_are_refused_before_anything_is_written(run, image, tmp_path, capsys):
     cv2.imwrite(str(tmp_path / 'image.png'), image)
     path = tmp_path / 'image.png'
     for arguments, message in {

@@ -23,10 +23,10 @@ def python(code, **kwargs):
 
 @pytest.fixture(scope='module')
 def broken_torchvision():
-    """What importing torchvision says, where it does not fit this torch."""
+    """The error of importing torchvision, where it does not match this torch."""
     run = python('import torchvision')
     if run.returncode == 0:
-        pytest.skip('torchvision fits this torch')
+        pytest.skip('torchvision matches this torch')
     return run.stderr
 
 

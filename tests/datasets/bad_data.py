@@ -1,4 +1,4 @@
-"""Spoils one file of a small data set, in every way that images, annotations and labels go bad."""
+"""Spoils one file of a small data set, in every way that images, annotations or labels go bad."""
 
 import functools
 import json
@@ -150,7 +150,7 @@ class BadData:
         self.coco_image = root / 'coco' / f'{split}2017' / first['file_name']
         self.ade_image = sorted((root / 'ade' / 'images' / long).glob('*.jpg'))[0]
         self.label = root / 'ade' / 'annotations' / long / f'{self.ade_image.stem}.png'
-        # Images that a file names can be missing.
+        # Images that are listed in a file can be missing.
         names = sorted(path.stem for path in self.ade_image.parent.iterdir())
         (root / 'ade' / f'{split}.txt').write_text('\n'.join(names))
 
@@ -170,7 +170,7 @@ class BadData:
             self.label.write_bytes(_one_colour(height, width))
 
     def turn_image(self):
-        """An image that is turned when it is read, with annotations and labels that are not."""
+        """Rotate an image by its EXIF entry, but not its annotations and labels."""
         for path in (self.coco_image, self.ade_image):
             _turn(path)
 

@@ -1,4 +1,4 @@
-"""Bad files are found beforehand, and stop a run by name where mmdet and mmseg do not skip them."""
+"""Bad files are found beforehand, and stop a run by name unless mmdet or mmseg skips them."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ from ..tiny import write_config
 from .bad_data import ANNOTATIONS, HUGE, IMAGES, LABELS, BadData
 
 TASKS = ('det', 'seg')
-# name -> what spoils the data, and what is found
+# name -> how the data is spoilt, and what is found
 CASES = {
     **{
         f'{task} image {name}': (task, lambda bad, s=spoil: bad.spoil_image(s), kinds, stops)
@@ -34,10 +34,10 @@ CASES = {
         {'image: tiny', 'label: unreadable'}, True,
     ),
     'det image turned': (
-        'det', lambda bad: bad.turn_image(), {'image: turned by EXIF', 'image: other size'}, False,
+        'det', lambda bad: bad.turn_image(), {'image: rotated by EXIF', 'image: other size'}, False,
     ),
     'seg image turned': (
-        'seg', lambda bad: bad.turn_image(), {'image: turned by EXIF', 'label: other size'}, True,
+        'seg', lambda bad: bad.turn_image(), {'image: rotated by EXIF', 'label: other size'}, True,
     ),
     **{
         f'annotation {name}': (
@@ -82,7 +82,7 @@ def test_every_kind_of_problem_is_tested():
 
 
 @pytest.mark.parametrize('case', [case for case in CASES if case != 'seg image 100 megapixels'])
-def test_it_is_found_beforehand(case, spoilt, tmp_path, capfd):
+def test_every_problem_is_found_beforehand(case, spoilt, tmp_path, capfd):
     task, spoil, expected, _ = CASES[case]
     config, files = spoilt(task, spoil)
     report = tmp_path / 'report.json'
@@ -103,7 +103,7 @@ def fetch(config, loader):
     return build_guarded(cfg[loader].dataset)[0]
 
 
-# 100 megapixels take seconds: not in every combination.
+# 100 megapixels take seconds, so not in every combination.
 FETCHED = [
     pytest.param(
         case, split, marks=[pytest.mark.long] * (case.endswith('pixels') and split == 'train')
@@ -114,8 +114,8 @@ FETCHED = [
 
 
 @pytest.mark.parametrize('case, split', FETCHED)
-def test_a_run_handles_it_or_stops_and_names_the_file(case, split, spoilt):
-    """The very data sets and pipelines of training and testing, without the network behind."""
+def test_a_run_handles_every_problem_or_stops_and_names_the_file(case, split, spoilt):
+    """Runs the data sets and pipelines of training and testing, without the network."""
     task, spoil, _, stops = CASES[case]
     config, files = spoilt(task, spoil, split)
     if not stops:
@@ -134,7 +134,7 @@ RUNS = [pytest.param(case, marks=[pytest.mark.long] * (case not in SHORT)) for c
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory, small_data):
-    """A function that gives the checkpoint of a detector or a segmentor."""
+    """A function that returns the checkpoint of a detector or a segmentor."""
 
     @functools.cache
     def train_one(task):
@@ -150,11 +150,11 @@ def trained(tmp_path_factory, small_data):
 @pytest.mark.xdist_group('bad data')
 @pytest.mark.parametrize('case', RUNS)
 def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
-    """Training on the bad file, and testing on it, by the code of the tools."""
+    """Trains and tests on the bad file, with the code of the tools."""
     task, spoil, _, stops = CASES[case]
     checkpoint = trained(task)
     for split, tool, arguments in (
-        # A worker of its own, whose errors cross processes.
+        # With a worker process, whose errors cross processes.
         ('train', train, ['--no-validate', '--cfg-options', 'train_dataloader.num_workers=1',
                           'train_dataloader.dataset.indices=1']),
         ('val', test, ['--cfg-options', 'test_dataloader.dataset.indices=1']),
@@ -175,9 +175,7 @@ def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
 
 
 @pytest.mark.xdist_group('bad data')
-def test_inference_skips_an_image_that_memory_does_not_suffice_for(
-    spoilt, trained, tmp_path, capfd
-):
+def test_inference_skips_an_image_that_does_not_fit_in_memory(spoilt, trained, tmp_path, capfd):
     checkpoint = trained('seg')
     config, (image, *_) = spoilt('seg', CASES['seg image 100 megapixels'][1], 'val')
     images = sorted(image.parent.iterdir())
@@ -196,7 +194,7 @@ def test_images_of_a_batch_are_named_once():
     ]
     named = ['a (5x3 pixels)', 'b (5x3 pixels)']
     assert images_of({'data_samples': samples}) == named
-    # As test-time augmentation has them.
+    # The same in test-time augmentation.
     assert images_of({'data_samples': [samples, samples]}) == named
     assert images_of({'data_samples': [None]}) == images_of({}) == images_of(None) == []
 
@@ -207,7 +205,7 @@ def check_stopped(status, error, files):
     assert any(str(file) in message for file in files)
 
 
-def test_good_data_is_good_and_splits_can_be_chosen(small_data, tmp_path, capfd):
+def test_good_data_has_no_problems_and_splits_can_be_chosen(small_data, tmp_path, capfd):
     for task in TASKS:
         config = write_config(tmp_path, task, small_data)
         assert call(check, config) == 0
@@ -216,7 +214,7 @@ def test_good_data_is_good_and_splits_can_be_chosen(small_data, tmp_path, capfd)
         assert '2 images: 0 errors' in capfd.readouterr().out
 
 
-def test_many_problems_are_a_short_table_and_a_long_file(spoilt, tmp_path, capfd):
+def test_many_problems_give_a_short_table_and_a_long_file(spoilt, tmp_path, capfd):
     def spoil(bad):
         for path in bad.coco_image.parent.iterdir():
             path.write_bytes(b'')
@@ -239,7 +237,7 @@ def test_a_label_without_image_is_noted(spoilt, capfd):
 
 
 @pytest.mark.parametrize('content', ['', '[]', '{"images": 3}', '{"images": [{"id": []}]'])
-def test_an_annotation_file_that_is_none_is_found_and_stops(content, spoilt, capfd):
+def test_an_invalid_annotation_file_is_found_and_stops_a_run(content, spoilt, capfd):
     config, files = spoilt('det', lambda bad: bad.annotations.write_text(content))
     assert call(check, config) == 1
     assert 'annotations: not COCO' in capfd.readouterr().out
@@ -247,7 +245,7 @@ def test_an_annotation_file_that_is_none_is_found_and_stops(content, spoilt, cap
         fetch(config, 'train_dataloader')
 
 
-def test_what_cannot_be_checked_is_said(small_data, tmp_path, capfd):
+def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'det', tmp_path / 'nowhere')
     assert call(check, config) == 2
     assert 'does not exist' in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The embedded data set is what it says, and the real data sets read it without special code."""
+"""The built-in data set is correct, and mmdet and mmseg read it without special code."""
 
 import hashlib
 import json
@@ -28,14 +28,14 @@ def digest(folder):
     return total.hexdigest()
 
 
-def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path):
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path):
     a = make_shapes(tmp_path / 'a', train=6, val=3, size=64, seed=5)
     b = make_shapes(tmp_path / 'b', train=6, val=3, size=64, seed=5)
     c = make_shapes(tmp_path / 'c', train=6, val=3, size=64, seed=6)
     assert digest(a) == digest(b) != digest(c)
 
 
-def test_coco_side_is_sound(root):
+def test_the_coco_layout_is_valid(root):
     coco = COCO(root / 'coco' / 'annotations' / 'instances_train2017.json')
     annotations = coco.loadAnns(coco.getAnnIds())
     assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == list(CLASSES)
@@ -57,7 +57,7 @@ def test_coco_side_is_sound(root):
     assert max(areas) > 5 * min(areas)
 
 
-def test_ade_side_has_the_same_images_and_zero_as_unlabelled(root):
+def test_the_ade_layout_has_the_same_images_and_zero_as_unlabelled(root):
     names = sorted(p.name for p in (root / 'coco' / 'train2017').iterdir())
     labels = []
     for index, name in enumerate(names, 1):
@@ -128,7 +128,7 @@ def test_half_of_the_images_are_negatives():
     assert 0.4 < (lights > 127).mean() < 0.6
 
 
-def test_nothing_is_overwritten_and_nothing_half_made_is_taken(tmp_path):
+def test_nothing_is_overwritten_and_nothing_incomplete_is_used(tmp_path):
     root = make_shapes(tmp_path / 'x', train=2, val=1, size=64)
     with pytest.raises(FileExistsError):
         make_shapes(root, train=2, val=1, size=64)

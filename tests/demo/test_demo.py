@@ -1,4 +1,4 @@
-"""The demo from its command to its page, as a newcomer meets it."""
+"""The demo from its command to its page, as a newcomer sees it."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ def quick(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_interrupted_demo_goes_on_and_a_finished_one_does_nothing(quick):
+def test_an_interrupted_demo_resumes_and_a_finished_one_does_nothing(quick):
     _, (second, third) = quick
     check_resumed(second)
     check_finished(third)
@@ -79,12 +79,12 @@ def tiny_job(job, folder):
     return dataclasses.replace(job, config=str(config))
 
 
-def test_a_tiny_demo_goes_on_and_then_does_nothing(tmp_path, monkeypatch, capfd):
-    """All commands of the demo as processes; half of the first one was done before."""
+def test_a_tiny_demo_resumes_and_then_does_nothing(tmp_path, monkeypatch, capfd):
+    """Runs all commands of the demo as processes; the first was stopped halfway before."""
     jobs = [tiny_job(job, tmp_path) for job in JOBS]
     monkeypatch.setattr('xcit_mm.demo.run.JOBS', jobs)
     monkeypatch.setattr('xcit_mm.demo.run.QUICK_ITERATIONS', 4)
-    for module in ('run', 'steps'):  # the configs are files, not the package's
+    for module in ('run', 'steps'):  # the configs are files, not those of the package
         monkeypatch.setattr(f'xcit_mm.demo.{module}.get_config', Config.fromfile)
     out_dir = tmp_path / 'demo'
     first = next(steps(jobs[0], out_dir, seed=0, iterations=4))
@@ -107,7 +107,7 @@ def check_resumed(printed):
 
 
 def check_finished(printed):
-    assert printed.count('is done already') == 6 and 'Iter(train)' not in printed
+    assert printed.count('already done') == 6 and 'Iter(train)' not in printed
 
 
 def check_page(out_dir, config):
@@ -123,7 +123,7 @@ def check_page(out_dir, config):
     assert f'xcit-mm train {config}' in page
 
 
-# Appended to a copy of the page: writes what the browser saw into the document.
+# Appended to a copy of the page: writes what the browser sees into the document.
 PROBE = """<script>addEventListener('load', () => {
   const images = [...document.images];
   document.body.dataset.images = images.length;
@@ -158,7 +158,7 @@ def check_in_browser(out_dir, tmp_path):
     assert numbers['coco/bbox_mAP'] == f'{detector["coco/bbox_mAP"]:.3f}'
 
 
-def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
+def test_an_untrained_network_scores_close_to_zero(tmp_path, monkeypatch):
     config = 'configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
     monkeypatch.chdir(ROOT)
     cfg = load_config(config)
@@ -183,9 +183,9 @@ def test_untrained_network_scores_next_to_nothing(tmp_path, monkeypatch):
     assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
 
 
-def test_a_demo_that_was_begun_keeps_its_seed(tmp_path, monkeypatch):
+def test_an_interrupted_demo_keeps_its_seed(tmp_path, monkeypatch):
     class Interrupted(Exception):
-        """Not KeyboardInterrupt, which would end the tests as well if it got out."""
+        """Not KeyboardInterrupt, which would end the tests too if it escaped."""
 
     def interrupt(step, seconds):
         raise Interrupted

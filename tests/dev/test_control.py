@@ -31,7 +31,7 @@ def test_the_control_compares_two_trainings(tmp_path, monkeypatch):
         run_control(tmp_path, seed=1)
 
 
-def test_the_control_has_no_attention_and_negatives():
+def test_the_control_removes_attention_and_adds_negatives():
     cfg = load_config(SEGMENTOR.config, [*NEGATIVES, *WITHOUT_XCA])
     assert cfg.shapes.negatives == 0.5
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):

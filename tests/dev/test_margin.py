@@ -25,7 +25,7 @@ def test_auc_is_the_share_of_pairs():
     assert auc(np.array([2.0]), np.array([1.0])) == 1 and auc(larger, larger) == 0.5
 
 
-def test_cover_counts_what_lies_in_the_image():
+def test_cover_counts_only_pixels_within_the_image():
     mask = np.zeros((10, 12), bool)
     mask[:4, :8] = True
     mask[8:, 8:] = True
@@ -44,7 +44,7 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
             objects, background = maps[layer, i][on], maps[layer, i][~on]
             ratio = objects.mean() / background.mean()
             assert margin.ratio[layer, i] == pytest.approx((ratio + 1 / ratio) / 2, rel=1e-5)
-            # Objects and background change places: the two sides of 0.5 cancel.
+            # With objects and background swapped, the two sides of 0.5 cancel.
             assert margin.auc[layer, i] == pytest.approx(0.5)
     alone = measure(backbone, [(image, mask)], Normalise())
     assert alone.auc[0, 1] == pytest.approx(auc(maps[0, 1][on], maps[0, 1][~on]))
@@ -52,7 +52,7 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
         measure(backbone, [(image, np.zeros_like(mask))], Normalise())
 
 
-def test_untrained_is_the_same_network_with_its_first_weights(backbone):
+def test_untrained_is_the_same_network_with_initial_weights(backbone):
     twin, again = untrained(backbone), untrained(backbone)
     for (name, new), other, old in zip(
         twin.named_parameters(), again.parameters(), backbone.parameters(), strict=True
@@ -138,7 +138,7 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
         gallery.find_run(tmp_path / 'nothing')
 
 
-def test_the_largest_margin_may_be_either_way():
+def test_the_largest_margin_may_be_above_or_below_half():
     def row(layer, queries, keys):
         values = {'queries': queries, 'keys': keys}
         parts = ({f'{n}: AUC': v, f'{n}: ratio': 0.8} for n, v in values.items())

@@ -1,4 +1,4 @@
-"""The long run of inference notices what it is there to notice."""
+"""The soak test detects what it is meant to detect."""
 
 import json
 
@@ -8,12 +8,12 @@ from dev.soak import Subject, main
 from xcit_mm.datasets.shapes import make_shapes
 
 
-def test_soak_says_what_it_did(tmp_path, capfd):
+def test_soak_reports_what_it_did(tmp_path, capfd):
     status = main(['--minutes=0', '--images=2', '--out-dir', str(tmp_path)])
     report = json.loads((tmp_path / 'soak.json').read_text())
     assert report['images'] == 2 * 2 * 2 and report['failures'] == []
     assert len(report['memory']) == 2
-    # So few images are all warm-up: memory may rise, and then the status says so.
+    # So few images are all warm-up: memory may grow, and then the status says so.
     assert status == (max(report['memory']) > 1.02 * report['memory'][0])
     *_, summary, last = capfd.readouterr().out.splitlines()
     assert '2 rounds in' in summary and last.endswith('soak.json')

@@ -13,8 +13,8 @@ from mmengine.runner import find_latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
-# An iteration takes a few hundredths of a second, and a checkpoint follows each of them. Flips,
-# crops, dropout, stochastic depth and BatchNorm all have a chance to go wrong.
+# An iteration takes a few hundredths of a second and is followed by a checkpoint. Flips, crops,
+# dropout, stochastic depth and BatchNorm all get a chance to go wrong.
 SEGMENTOR = """
 _base_ = '{root}/configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 model = dict(
@@ -88,7 +88,7 @@ default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_ke
 def write_config(folder, template, data, steps, extra=''):
     path = Path(folder) / 'config.py'
     path.write_text(template.format(root=ROOT, data=data, steps=steps) + extra)
-    # With all that it inherits: finding that takes every process half a second.
+    # With all that it inherits: resolving that would take every process half a second.
     path.write_text(Config.fromfile(path, import_custom_modules=False).pretty_text)
     return path
 
@@ -139,7 +139,7 @@ def wait_for(condition, process, timeout=600):
             return False
         if time.monotonic() > end:
             process.kill()
-            raise TimeoutError('the condition never held')
+            raise TimeoutError('the condition was never met')
         time.sleep(0.001)
     return True
 

@@ -111,7 +111,7 @@ MMENGINES = pytest.param('CheckpointHook', marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize('hook', [MMENGINES, 'AtomicCheckpointHook'])
-def test_killed_at_each_operation_on_a_file(hook, tmp_path):
+def test_killed_at_each_file_operation(hook, tmp_path):
     run = subprocess.run(
         [sys.executable, '-c', KILLED_AT_EACH_OPERATION, hook, str(tmp_path)],
         capture_output=True, text=True, timeout=600,

@@ -18,20 +18,20 @@ NO_WORKERS = [
 
 
 def kill_while_starting(process, work_dir, chance):
-    """In the first seconds: imports, building, reading the checkpoint."""
+    """Kill it in the first seconds: imports, building, reading the checkpoint."""
     time.sleep(chance.uniform(0, 8))
     assert process.poll() is None
     runs.kill(process)
 
 
 def wait_for_steps(process, work_dir, chance):
-    """Until one to three more steps are saved."""
+    """Wait until one to three more steps are saved."""
     step = runs.saved_step(work_dir) + chance.randint(1, 3)
     assert runs.wait_for(lambda: runs.saved_step(work_dir) >= step, process)
 
 
 def kill_while_training(process, work_dir, chance):
-    """At a random time after a few steps: in forward, backward, validation or a save."""
+    """Kill it at a random time after a few steps: in forward, backward, validation or a save."""
     wait_for_steps(process, work_dir, chance)
     time.sleep(chance.uniform(0, 0.15))
     assert process.poll() is None
@@ -39,7 +39,7 @@ def kill_while_training(process, work_dir, chance):
 
 
 def kill_while_writing(process, work_dir, chance):
-    """While a checkpoint does not have its name yet."""
+    """Kill it while a checkpoint does not have its final name yet."""
     wait_for_steps(process, work_dir, chance)
 
     def is_writing():
@@ -47,7 +47,7 @@ def kill_while_writing(process, work_dir, chance):
 
     while True:
         assert runs.wait_for(is_writing, process)
-        process.send_signal(signal.SIGSTOP)  # it must not finish while we look again
+        process.send_signal(signal.SIGSTOP)  # it must not finish before we check again
         time.sleep(0.01)
         if is_writing():
             break
@@ -57,7 +57,7 @@ def kill_while_writing(process, work_dir, chance):
 
 
 def check_readable(work_dir):
-    """Every checkpoint is complete, above all the one that a resumed run would take."""
+    """Check that every checkpoint is complete, above all the one that a resumed run would use."""
     chosen = find_latest_checkpoint(str(work_dir))
     paths = {str(path) for path in work_dir.glob('*.pth')}
     assert chosen is None or chosen in paths
@@ -67,7 +67,7 @@ def check_readable(work_dir):
 
 
 def disturbed_run(work_dir, config, arguments, kills):
-    """Train to the end, killed in each of the given ways."""
+    """Train to the end, with a kill in each of the given ways."""
     chance = random.Random(0)
     for number, kill in enumerate(kills):
         options = NO_WORKERS if number % 2 else []

@@ -201,7 +201,7 @@ def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
     assert 'step' not in vars(runner.optim_wrapper)
 
 
-# Two processes; in the second iteration the gradient of the second one is not a number.
+# Two processes; in the second iteration, the gradient of the second process is not a number.
 TWO_PROCESSES = """
 import os, sys
 from mmengine.config import Config
@@ -285,7 +285,7 @@ def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(
     names = sorted(p.name for p in (small_data / 'ade' / 'images' / 'training').iterdir())
     order = iter(SeededInfiniteSampler(_Sized(len(names)), seed=5))
     order = [next(order) for _ in range(len(names))]
-    spoilt, iteration = names[order[-1]], len(names) // 2  # the last of the first round
+    spoilt, iteration = names[order[-1]], len(names) // 2  # the last of the first epoch
     (tmp_path / 'spoil.py').write_text(SPOIL)
     extra = f"""
 custom_imports = dict(imports=['xcit_mm', 'spoil'], allow_failed_imports=False)

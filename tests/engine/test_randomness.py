@@ -1,4 +1,4 @@
-"""Random numbers depend only on the seed and the place in the run."""
+"""Random numbers depend only on the seed and the position in the run."""
 
 import random
 
@@ -57,7 +57,7 @@ def test_samples_are_the_same_with_any_number_of_workers_and_after_a_restart():
 
 @DATA_SAMPLERS.register_module()
 class OddFirst(BatchSampler):
-    """Odd and even indices in batches of their own, as mmdet groups images by their shape."""
+    """Separate batches for odd and even indices, as mmdet groups images by their shape."""
 
     def __iter__(self):
         indices = list(self.sampler)
@@ -98,7 +98,7 @@ def test_an_infinite_sampler_starts_anywhere_and_starts_over():
     assert take(15, start=5, seed=3) == expected[5:]
     assert take(20, seed=4) != expected
     sampler = SeededInfiniteSampler(Draws(), seed=3)
-    assert next(iter(sampler)) == next(iter(sampler))  # even if another iteration has begun
+    assert next(iter(sampler)) == next(iter(sampler))  # even if another iteration has started
     assert len({key for _, key in expected}) == 20
 
 
@@ -112,7 +112,7 @@ def test_several_processes_have_the_seeds_of_one(monkeypatch):
 
 
 class Model(BaseModel):
-    """Draws random numbers too, by dropout."""
+    """Draws random numbers too, in dropout."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def test_a_resumed_run_is_exact_and_loads_no_data_again(workers, tmp_path):
     train(tmp_path / 'b', workers, until=4)
     resumed, rest = train(tmp_path / 'b', workers, until=7, resume=True)
     assert not runs.differences(resumed, expected)
-    if workers == 0:  # else other processes were asked
+    if workers == 0:  # otherwise, other processes loaded the data
         assert len(asked) == 14 and rest == asked[8:]
 
 
@@ -166,7 +166,7 @@ def test_with_mmengines_own_loop_a_resumed_run_is_exact_too(tmp_path):
     train(tmp_path / 'b', 0, until=4, loop='IterBasedTrainLoop')
     resumed, rest = train(tmp_path / 'b', 0, until=7, loop='IterBasedTrainLoop', resume=True)
     assert not runs.differences(resumed, expected)
-    assert len(rest) == 14  # it loads all again
+    assert len(rest) == 14  # it reloads everything
 
 
 def test_with_mmengines_own_sampler_it_is_not_exact_and_a_warning_says_so(tmp_path, capfd):

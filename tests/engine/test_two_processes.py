@@ -55,7 +55,7 @@ def dist_train(work_dir, config, port, *options):
 
 
 def kill_one(tmp_path, small_data, port):
-    """Two processes, of which the second is killed; returns the config and the work folder."""
+    """Start two processes and kill the second; returns the config and the work folder."""
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, ENDLESS)
     work_dir = tmp_path / 'work'
     lose_one(work_dir, start_two(work_dir, config, port), signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_a_process_whose_peer_is_killed_ends(small_data, tmp_path, free_port):
 
 
 @pytest.mark.long
-def test_two_processes_of_which_one_was_killed_resume(small_data, tmp_path, free_port):
+def test_two_processes_resume_after_one_was_killed(small_data, tmp_path, free_port):
     config, work_dir = kill_one(tmp_path, small_data, free_port)
     last = runs.saved_step(work_dir) + 3
     run = dist_train(

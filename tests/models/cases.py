@@ -1,7 +1,7 @@
 """Random backbones, images and settings for the property tests.
 
-Weights are far from initial ones: LayerScale, temperatures, norms and running statistics of ones
-and zeros would hide mistakes.
+Weights are far from their initial values: LayerScale, temperatures, norms and running statistics of
+ones and zeros would hide mistakes.
 """
 
 import functools
@@ -33,7 +33,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Case:
-    """A backbone by its arguments, and what it is given."""
+    """The arguments of a backbone, and its input."""
 
     arguments: dict[str, Any]
     batch: int
@@ -91,13 +91,13 @@ def cases(
     """Any backbone on any images.
 
     Args:
-        draw: Hypothesis' way to draw.
+        draw: Hypothesis' draw function.
         modes: ``eval``, ``norm_eval`` (training with fixed statistics) or ``train``.
         batches: The smallest batch and the largest.
         dtypes: Of weights and images.
         autocast: Whether autocast may be on.
     """
-    arch = draw(st.sampled_from([*TINY] * 8 + ['n12']))  # n12 seldom: it is slow
+    arch = draw(st.sampled_from([*TINY] * 8 + ['n12']))  # n12 rarely: it is slow
     patch_size = draw(st.sampled_from([8, 16]))
     pyramid = draw(st.booleans())
     layers = st.lists(
@@ -106,7 +106,7 @@ def cases(
     mode = draw(st.sampled_from(modes))
     sides = st.integers(patch_size, 3 * patch_size if arch == 'n12' else 5 * patch_size)
     smallest, largest = batches
-    if mode == 'train':  # BatchNorm wants more than one value
+    if mode == 'train':  # BatchNorm needs more than one value
         smallest = max(smallest, 2)
     dtype = draw(st.sampled_from(dtypes))
     autocast_types = [None, *HALVES] if autocast and dtype == torch.float32 else [None]
@@ -167,14 +167,14 @@ def randomise(model: XCiT) -> None:
             values += 0.5
         elif tensor.ndim == 1:  # biases, means, norms
             values += 0.5 if name.endswith('weight') else -0.5
-        else:  # products that keep the variance of what they are given
+        else:  # products that keep the variance of their input
             values = (2 * values - 1) * (3 / tensor[0].numel()) ** 0.5
         tensor.copy_(values)
 
 
 @contextmanager
 def pieces(length: int) -> Iterator[None]:
-    """Work on pieces of so many rows or tokens; 0 leaves the length to the package."""
+    """Work on pieces of so many rows or tokens; with 0, the package chooses the length."""
     with pytest.MonkeyPatch.context() as patch:
         if length:
             patch.setitem(chunks.CHUNK_ELEMENTS, 'cpu', 1)

@@ -1,7 +1,7 @@
 """How far two ways to compute the same numbers may be apart: from the arithmetic, not from a CPU.
 
 Libraries add the terms of a product in different orders, with and without fused multiply-adds, so
-that two exact formulas agree up to rounding only. A sum of n rounded terms is off by about u·√n,
+that two exact formulas agree only up to rounding. A sum of n rounded terms is off by about u·√n,
 relative to the norms of its factors, with u half the distance from 1 to the next number (Higham and
 Mary, 2019: rounding errors behave like independent random numbers). Errors of one sum after another
 add up. FACTOR covers what the estimate leaves out: the constants in front of √n, divisions and
@@ -16,7 +16,7 @@ FACTOR = 8
 
 
 def bound(dtype: torch.dtype, *lengths: int) -> float:
-    """Bound of the relative error of a result behind sums of these lengths, one after another."""
+    """Bound of the relative error of a result after sums of these lengths, one after another."""
     return FACTOR * torch.finfo(dtype).eps / 2 * sum(math.sqrt(n) for n in lengths)
 
 

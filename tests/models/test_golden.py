@@ -70,7 +70,7 @@ def test_training_outputs_and_all_gradients_equal_the_released_network(execution
     released.pop('input')
     assert len(released) == len(list(model.parameters()))
     expected.load_state_dict({**state, **released})
-    # A bias in front of BatchNorm has no gradient but rounding: measure it by the largest one.
+    # The gradient of a bias before BatchNorm is only rounding: compare it with the largest one.
     floor = 1e-3 * max(gradient.norm().item() for gradient in expected.parameters())
     for (name, parameter), (_, gradient) in zip(
         model.named_parameters(), expected.named_parameters(), strict=True

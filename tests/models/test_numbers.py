@@ -1,4 +1,4 @@
-"""Numbers that images do not have, and numbers of half precision."""
+"""Images with invalid numbers, and half precision."""
 
 import math
 
@@ -22,7 +22,7 @@ def backbone(arch, patch_size, **options):
 @pytest.mark.parametrize('dtype', [None, *HALVES])
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize('attention', ['token', 'covariance'])
-def test_a_spoilt_image_has_no_features_and_leaves_the_others_alone(attention, value, dtype):
+def test_a_spoilt_image_has_nan_features_and_leaves_the_others_alone(attention, value, dtype):
     model = backbone(TINY['4 layers'], 16, out_indices=(0, 1, 2, 3), attention=attention)
     images = torch.randn(3, 3, 64, 80)
     one_pixel, all_pixels = images.clone(), images.clone()

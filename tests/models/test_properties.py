@@ -20,7 +20,7 @@ tried: Counter = Counter()
 
 
 def holds(count, **strategies):
-    """The property is tried on so many cases, ten times as many in the profile ``long``."""
+    """Test the property on so many cases, ten times as many in the profile ``long``."""
 
     def decorate(function):
         wanted[function.__name__] = SCALE * count
@@ -147,7 +147,7 @@ def test_strides_of_the_images_do_not_matter(case, layout):
 
 
 @holds(50, case=cases(modes=('eval',)), data=st.data())
-def test_a_feature_does_not_depend_on_which_others_are_wanted(case, data):
+def test_a_feature_does_not_depend_on_which_others_are_returned(case, data):
     features = case.run(case.model(pyramid=False), case.images())
     indices = case.arguments['out_indices']
     i = data.draw(st.integers(0, len(indices) - 1))
@@ -164,7 +164,7 @@ def test_gradients_are_derivatives(case):
     directions = [torch.randn_like(p) for p in parameters]
     expected = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
     losses = []
-    # Small: a BatchNorm over two values is bent sharply.
+    # Small: BatchNorm over two values is strongly curved.
     for distance in (1e-7, -2e-7):
         for p, direction in zip(parameters, directions, strict=True):
             p.data += distance * direction

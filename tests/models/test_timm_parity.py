@@ -8,7 +8,7 @@ from xcit_mm.models import VARIANTS, XCiT, XCiTClassifier
 timm = pytest.importorskip('timm')
 
 NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
-# The widest two are run with fewer layers; width and heads are what differs in them.
+# The two widest run with fewer layers; they differ only in width and heads.
 FEW_LAYERS = {'m24': 6, 'l24': 4}
 SIZES = ((64, 64), (61, 93))
 # The plain modules, and the fast execution in both forms of attention.
@@ -20,7 +20,7 @@ def timm_model(arch, patch_size):
     depth = FEW_LAYERS.get(arch, VARIANTS[arch].depth)
     name = f'xcit_{NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
     model = timm.create_model(name, pretrained=False, depth=depth).eval()
-    # LayerScale of 1e-5 would hide every layer, and fresh BatchNorm statistics do nothing.
+    # LayerScale of 1e-5 would hide every layer, and initial BatchNorm statistics do nothing.
     for parameter_name, parameter in model.named_parameters():
         if 'gamma' in parameter_name:
             torch.nn.init.uniform_(parameter, 0.1, 0.5)

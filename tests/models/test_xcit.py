@@ -1,4 +1,4 @@
-"""What the backbone promises beside parity."""
+"""What the backbone promises besides parity."""
 
 import copy
 

@@ -6,7 +6,7 @@ from xcit_mm.models import XCiT, XCiTClassifier
 
 
 def randomise(model):
-    """Weights in which every part has a say: temperatures, LayerScale, biases, BatchNorm."""
+    """Weights with which every part matters: temperatures, LayerScale, biases, BatchNorm."""
     for name, parameter in model.named_parameters():
         if 'temperature' in name:
             torch.nn.init.uniform_(parameter, 0.5, 8)
@@ -36,5 +36,5 @@ def classifier():
 
 @pytest.fixture(scope='session')
 def image():
-    """Of no special size: the last row and column of tokens stick out."""
+    """Of an odd size: the last row and column of tokens extend beyond it."""
     return np.random.default_rng(0).integers(0, 256, (61, 93, 3), dtype=np.uint8)

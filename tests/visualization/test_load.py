@@ -1,4 +1,4 @@
-"""Images and models find their way to the pictures as they do to detectors."""
+"""Images and models are loaded for the pictures as for detectors."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_a_backbone_from_classifier_weights_has_no_trained_pyramid(tmp_path):
     assert 'no weights for the pyramid' in unavailable(subject)['pyramid']
 
 
-def test_what_cannot_be_loaded_is_explained(tmp_path):
+def test_loading_errors_are_explained(tmp_path):
     torch.save({'conv.weight': torch.zeros(3)}, tmp_path / 'other.pth')
     with pytest.raises(ValueError, match='no XCiT in a known format'):
         load_subject(str(tmp_path / 'other.pth'))

@@ -1,4 +1,4 @@
-"""The arrays behind the pictures are what their definitions say."""
+"""The arrays behind the pictures match their definitions."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from .conftest import randomise
 
 
 def layer_inputs(model, image):
-    """Tokens in front of every layer, in float64, by the code that training takes."""
+    """Tokens before every layer, in float64, computed by the code for training."""
     model = model.double()
     x, grid = model.patch_embed(Normalise()(image).double())
     x = x + model.pos_embed(*grid)
@@ -58,7 +58,7 @@ def test_magnitude_is_that_of_the_token_form(kind, request, image):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the number of bytes of the largest tensor that is made beside a given one."""
+    """Records the number of bytes of the largest tensor that is made besides a given one."""
 
     def __init__(self, given):
         super().__init__()
@@ -106,7 +106,7 @@ def test_class_attention_is_timms(size, arch, num_classes, image):
     reference = randomise(timm.create_model(name, num_classes=num_classes))
     expected = []
     for block in reference.cls_attn_blocks:
-        block.attn.fused_attn = False  # the fused kernel keeps its attention to itself
+        block.attn.fused_attn = False  # the fused kernel does not return its attention
         block.attn.attn_drop.register_forward_hook(lambda _, __, out: expected.append(out[0, :, 0]))
     with torch.no_grad():
         reference(Normalise()(image))
@@ -116,7 +116,7 @@ def test_class_attention_is_timms(size, arch, num_classes, image):
     assert maps.shape == (2, 4, 4, 6)
     expected = torch.stack(expected).numpy()
     np.testing.assert_allclose(maps.reshape(2, 4, -1), expected[..., 1:], rtol=1e-4, atol=1e-7)
-    assert maps.std() > 0.1 * maps.mean()  # not uniform, so that the order of patches counts
+    assert maps.std() > 0.1 * maps.mean()  # not uniform, so that the order of patches matters
 
 
 def test_pyramid_components_are_those_of_the_levels(image):
@@ -147,7 +147,7 @@ def test_pyramid_components_are_those_of_the_levels(image):
 
 
 def test_levels_as_seen_are_those_of_the_forward_pass(backbone, image):
-    """Enlarged levels, too, less the pattern that repeats with every token."""
+    """This includes enlarged levels, without the pattern that repeats with every token."""
     with torch.no_grad():
         finest = backbone(Normalise()(image))[0][0]
     subtract_fixed_pattern(finest, 2)
@@ -215,7 +215,7 @@ def test_a_figure_goes_to_mmengines_backends(backbone, image, tmp_path):
     assert path.stat().st_size > 10000
 
 
-def test_what_a_model_does_not_have_is_said(backbone, classifier, image):
+def test_pictures_that_do_not_apply_are_explained(backbone, classifier, image):
     with pytest.raises(ValueError, match='no class attention'):
         class_attention(backbone, image)
     with pytest.raises(ValueError, match='no pyramid'):

@@ -1,4 +1,4 @@
-"""Reads files in a process of its own, with little memory, so that tests notice a crash.
+"""Reads files in a separate process with little memory, so that tests notice a crash.
 
 ``guarded_reader.py read FOLDER ...`` reads every file. ``guarded_reader.py flip COUNT FILE ...``
 loads each file into a network COUNT times, each time with another bit flipped; then it trains a

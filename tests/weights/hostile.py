@@ -18,7 +18,7 @@ HUGE = 10**11
 
 
 class Call:
-    """Pickled as a call of a function, and a state for its result."""
+    """Pickled as a function call, and a state for its result."""
 
     def __init__(self, function, *arguments, state=None):
         self.reduced = (function, arguments) if state is None else (function, arguments, state)
@@ -83,7 +83,7 @@ def _doubled(count):
 
 
 def bomb_contents():
-    """What torch.save writes as a small file, and what would take all memory or crash when read."""
+    """What torch.save writes as a small file, but would take all memory or crash when read."""
     hexed = b'0123456789abcdef'
     for _ in range(40):
         hexed = Call(codecs.encode, hexed, 'hex')
@@ -163,7 +163,7 @@ def bomb_files(folder):
 
 
 def _overlapping(path, entries):
-    """Many entries of the directory that are one and the same megabyte."""
+    """Many directory entries that share the same megabyte."""
     with zipfile.ZipFile(path, 'w') as archive:
         for name, content in entries.items():
             archive.writestr(name, content)

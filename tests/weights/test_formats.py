@@ -133,7 +133,7 @@ def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capf
     for name, tensor in dense.state_dict().items():
         assert torch.equal(tensor, pyramid[name] if name in pyramid else expected[name]), name
     # The same from a file, through mmengine, as `init_cfg` and `load_from` do it.
-    MMLogger.get_instance(str(tmp_path))  # one that writes to this test's output
+    MMLogger.get_instance(str(tmp_path))  # a logger that writes to this test's output
     path = tmp_path / 'weights.pth'
     torch.save(file, path)
     loaded = MODELS.build(
@@ -199,7 +199,7 @@ def test_dino_weights_without_head_load_into_a_headless_classifier():
         classifier().load_state_dict(state)
 
 
-def test_own_files_make_the_round_trip_silently(capfd):
+def test_own_files_round_trip_without_a_message(capfd):
     source = randomised(backbone())
     target = backbone()
     assert str(target.load_state_dict(source.state_dict())) == '<All keys matched successfully>'
@@ -282,7 +282,7 @@ def test_convert_writes_our_names_and_refuses_to_overwrite(kind, tmp_path):
     assert list(tmp_path.glob('*.unfinished')) == []
 
 
-def test_recognise_finds_nothing_in_nothing():
+def test_recognise_finds_nothing_in_an_empty_state_dict():
     assert recognise({}) is None
     assert Config(dict(a=1)).a == 1
 

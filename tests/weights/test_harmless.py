@@ -78,7 +78,7 @@ def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
     witness = tmp_path / 'witness'
     text = f'open({str(witness)!r}, "w")\n'
     Config.fromstring(text, '.py')
-    assert witness.exists()  # mmengine does run it
+    assert witness.exists()  # mmengine itself does run it
     witness.unlink()
     content = change(checkpoint, cfg=text)
     content['meta'] |= {'config': text, 'cfg': text}
@@ -145,7 +145,7 @@ def test_parts_of_the_wrong_type_are_refused(part, tmp_path):
 
 
 class Shadowed:
-    """Pickled as a state dict with another ``items``."""
+    """Pickled as a state dict with a replaced ``items``."""
 
     def __init__(self, state):
         self.state = state
@@ -164,7 +164,7 @@ def test_attributes_of_pickled_dicts_are_dropped(tmp_path):
     assert torch.equal(model.weight, state['weight'])
 
 
-def test_a_history_is_a_plain_history_again(checkpoint):
+def test_a_history_becomes_a_plain_history_again(checkpoint):
     history = load_from_file(str(checkpoint))['message_hub']['log_scalars']['train/loss']
     assert type(history) is HistoryBuffer
     assert type(history.data[0]).__module__ == 'numpy' and len(history.data[0]) == 2

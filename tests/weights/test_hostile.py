@@ -1,4 +1,4 @@
-"""Hostile checkpoints are refused on every way in; none runs code, crashes or exhausts memory."""
+"""Every command refuses hostile checkpoints; none runs code, crashes or exhausts memory."""
 
 import json
 import runpy
@@ -22,7 +22,7 @@ MEMORY = 400 * 2**20
 
 
 def read_guarded(*arguments):
-    """The result of each read, and how far memory rose."""
+    """The result of each read, and how far memory grew."""
     run = subprocess.run(
         [sys.executable, '-m', 'tests.weights.guarded_reader', *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, timeout=3600,
@@ -48,7 +48,7 @@ def code(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def readings(good, code, tmp_path_factory):
-    """The result of reading each file, by folder, and how far memory rose."""
+    """The result of reading each file, by folder, and how far memory grew."""
     bombs, damaged = tmp_path_factory.mktemp('bombs'), tmp_path_factory.mktemp('damaged')
     hostile.bomb_files(bombs)
     hostile.damaged_files(damaged, good)
@@ -65,7 +65,7 @@ def readings(good, code, tmp_path_factory):
 
 
 def test_the_attacks_are_real(code):
-    """With unpickling, they do create the witness."""
+    """Unpickling them does create the witness."""
     files, witness = code
     for name in ('zip.pth', 'legacy.pth'):
         torch.load(files[name], weights_only=False)['meta'].close()
@@ -100,8 +100,8 @@ def test_code_is_not_run_even_if_torch_is_told_to_unpickle(code, monkeypatch):
 
 
 @pytest.mark.parametrize('count', [100, pytest.param(500, marks=pytest.mark.long)])
-def test_with_any_bit_flipped_a_file_is_read_or_says_why_not(good, count):
-    """Loaded into a network in three formats, and resumed from."""
+def test_a_file_with_a_flipped_bit_is_read_or_gives_an_error(good, count):
+    """Files are loaded into a network in three formats, and resumed from."""
     results, memory = read_guarded('flip', count, *good)
     assert len(results) == 4 * count and memory < MEMORY
     for result in results:

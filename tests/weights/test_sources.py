@@ -81,7 +81,7 @@ def test_a_file_is_downloaded_once_and_read(server, tmp_path):
 
 
 @pytest.mark.parametrize('ranges', [True, False])
-def test_an_interrupted_download_is_no_file_and_the_next_attempt_completes_it(
+def test_an_interrupted_download_leaves_no_file_and_the_next_attempt_completes_it(
     server, tmp_path, ranges
 ):
     server.files['w.pth'] = content = checkpoint_bytes(tmp_path)
@@ -121,7 +121,7 @@ def test_a_wrong_file_in_the_cache_is_refused_and_deleted(server, tmp_path):
     assert not cached_path(url).exists() and server.requests == []
 
 
-def test_files_of_one_name_from_two_places_are_two_files(server, tmp_path):
+def test_files_with_the_same_name_from_two_places_are_kept_apart(server, tmp_path):
     path = tmp_path / 'made.pth'
     for place in ('a/w.pth', 'b/w.pth', 'w.pth?of=a', 'w.pth?of=b'):
         torch.save({'place': place}, path)
@@ -132,7 +132,7 @@ def test_files_of_one_name_from_two_places_are_two_files(server, tmp_path):
 
 
 @pytest.mark.parametrize('address', ['/', '', '/../../w.pth', '/a/..', '/./w.pth', '/folder/'])
-def test_an_address_cannot_name_a_place_outside_the_cache(server, address):
+def test_an_address_cannot_name_a_path_outside_the_cache(server, address):
     with pytest.raises(UnknownWeightsError, match='names no file'):
         download(server.url + address)
     assert not cache_folder().exists()
@@ -140,7 +140,7 @@ def test_an_address_cannot_name_a_place_outside_the_cache(server, address):
 
 @pytest.mark.parametrize('name', ['w.zip', 'w-00000000.pth'])
 def test_model_zoo_addresses_are_read_strictly(server, tmp_path, monkeypatch, name):
-    """mmengine itself would unpack an archive of one file, and verify no hash."""
+    """mmengine itself would unpack an archive of one file and would not verify a hash."""
     with zipfile.ZipFile(tmp_path / 'w.zip', 'w') as archive:
         archive.writestr('unpacked.pth', checkpoint_bytes(tmp_path))
     server.files['w.zip'] = (tmp_path / 'w.zip').read_bytes()
@@ -206,7 +206,7 @@ def test_a_size_alone_means_the_papers_dense_initialisation():
 @pytest.mark.parametrize(
     'name', ['s12', 's12/8/', 's12/32', 'x99/8', 'dino/t12/8', '', '/384_dist']
 )
-def test_a_part_of_a_name_means_nothing(name):
+def test_a_part_of_a_name_is_refused(name):
     with pytest.raises(UnknownWeightsError, match='no published weights'):
         resolve_short_name(f'xcit://{name}')
 
@@ -219,7 +219,7 @@ def test_unknown_names_are_explained():
 
 
 @pytest.mark.parametrize('content', [b'', b'PK\x03\x04', b'\x80\x02', b'\0' * 64, b'not weights'])
-def test_something_else_than_a_checkpoint_is_refused_by_name(tmp_path, content):
+def test_a_file_that_is_not_a_checkpoint_is_refused_by_name(tmp_path, content):
     path = Path(tmp_path) / 'bad.pth'
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r'bad\.pth'):

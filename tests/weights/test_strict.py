@@ -34,7 +34,7 @@ def test_import_adds_our_sources_and_replaces_nothing():
     assert run.stdout.splitlines()[-2:] == ['changed []', f'added {added}']
 
 
-# As a user's own program reads a checkpoint, without and with the opt-in.
+# Reads a checkpoint as a user's own program does, with or without the opt-in.
 READ = """
 import sys
 import xcit_mm
@@ -63,7 +63,7 @@ def test_without_the_opt_in_torch_reads_and_runs_no_code(tmp_path):
 
 
 def test_other_peoples_checkpoints_stay_readable_without_the_opt_in(tmp_path):
-    """A sparse tensor is none of our business, until we are asked."""
+    """Sparse tensors are refused only after the opt-in."""
     path = tmp_path / 'sparse.pth'
     torch.save({'state_dict': {'other': torch.eye(2).to_sparse()}}, path)
     assert read(path).returncode == 0
@@ -76,7 +76,7 @@ def test_a_second_call_changes_nothing(strict_reader):
     assert dict(CheckpointLoader._schemes) == before
 
 
-def test_everything_but_foreign_storages_is_read_strictly(strict_reader):
+def test_everything_but_remote_storages_is_read_strictly(strict_reader):
     foreign = {
         prefix
         for prefix, loader in CheckpointLoader._schemes.items()
@@ -119,7 +119,7 @@ def test_a_safetensors_file_needs_no_opt_in(tmp_path):
 
 
 def test_the_tools_opt_in(small_data, tmp_path):
-    """In a process of its own, where nobody else has."""
+    """In a separate process, where nothing else has opted in."""
     witness = tmp_path / 'witness'
     file = next(f for f in hostile.code_files(tmp_path, witness) if f.name == 'zip.pth')
     witness.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from .common import check_datasets, command, load_config, task_of
 @command('check')
 def main(args: argparse.Namespace) -> int:
     if args.json and Path(args.json).exists() and not args.force:
-        raise UserError(f'{args.json} exists already; --force overwrites it.')
+        raise UserError(f'{args.json} already exists; --force overwrites it.')
     if args.workers < 1:
         raise UserError(f'--workers must be at least 1, not {args.workers}.')
     cfg = load_config(args.config, args.cfg_options)

@@ -13,13 +13,13 @@ from ..files import replacing
 
 @contextmanager
 def coco_writer(path: Path, classes: Iterable[str]) -> Iterator['CocoWriter']:
-    """A writer of a file that exists under its name only when it is whole.
+    """A writer for a file that gets its name only when it is complete.
 
     Args:
         path (Path): The file.
         classes (Iterable[str]): Names of the classes.
     """
-    # The list of images goes behind the annotations; until then it is on disk as well.
+    # The list of images goes after the annotations; until then, it is in a temporary file.
     with (
         replacing(path) as unfinished,
         unfinished.open('w', encoding='utf-8') as file,
@@ -34,7 +34,7 @@ class CocoWriter:
     """Writes detections in COCO's layout, one image at a time, so that memory does not grow.
 
     Args:
-        file (IO): Where everything goes.
+        file (IO): The output.
         images (IO): Where the list of images waits until the annotations are complete.
         classes (Iterable[str]): Names of the classes.
     """
@@ -57,7 +57,7 @@ class CocoWriter:
             self.count += 1
 
     def finish(self) -> None:
-        """Write what goes behind the annotations."""
+        """Write what goes after the annotations."""
         self.file.write('\n],\n"images": [')
         self.images.seek(0)
         shutil.copyfileobj(self.images, self.file)

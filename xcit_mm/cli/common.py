@@ -1,4 +1,4 @@
-"""What the commands share: how they end, configs, early checks, launchers."""
+"""What the commands share: error messages, configs, early checks, launchers."""
 
 import argparse
 import functools
@@ -46,7 +46,7 @@ DATASETS = {
 
 
 def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callable[..., int]]:
-    """Make a function of parsed arguments the ``main(argv=None) -> int`` of a command.
+    """Turn a function of parsed arguments into the ``main(argv=None) -> int`` of a command.
 
     Args:
         name (str): One of ``xcit_mm_cli.COMMANDS``.
@@ -63,7 +63,7 @@ def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callab
 
 
 def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command; shows what a user can fix as one paragraph and returns 2.
+    """Run a command; print errors that a user can fix as one paragraph and return 2.
 
     Args:
         work (callable): What the command does; returns its exit status.
@@ -80,7 +80,7 @@ def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Nam
 
 
 def parse_options(items: Sequence[str] | None) -> dict[str, Any]:
-    """``--cfg-options``, as mmengine's own tools read them.
+    """Parse ``--cfg-options`` as mmengine's own tools do.
 
     Args:
         items (Sequence[str], optional): Each ``KEY=VALUE``.
@@ -89,7 +89,7 @@ def parse_options(items: Sequence[str] | None) -> dict[str, Any]:
     for item in items or ():
         try:
             DictAction([], 'options')(parser, parsed, [item])
-        except AssertionError as error:  # of brackets
+        except AssertionError as error:  # unbalanced brackets
             raise UserError(f'--cfg-options {item}: {error}.') from None
     return parsed.options
 
@@ -113,13 +113,13 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
             raise UserError(f'There is no config {path}: {error}') from None
     if options:
         cfg.merge_from_dict(parse_options(options))
-        # mmengine imports what the file names, before the options are known.
+        # mmengine imported what the file names before it knew the options.
         import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
     return cfg
 
 
 def prepare(cfg: Config, args: argparse.Namespace) -> None:
-    """Settings that a run needs whatever it does: work folder, launcher, this machine's limits."""
+    """Apply the settings that every run needs: work folder, launcher, this machine's limits."""
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
@@ -138,14 +138,14 @@ def task_of(cfg: Config) -> str:
     scope = cfg.get('default_scope')
     if scope not in DATASETS:
         raise UserError(
-            f"The config's default_scope is {scope!r}; it must be 'mmdet' or 'mmseg', which say "
-            'whether it is a detector or a segmentor.'
+            f"The config's default_scope is {scope!r}; it must be 'mmdet' for a "
+            "detector or 'mmseg' for a segmentor."
         )
     return scope
 
 
 def check_checkpoint(path: str | None) -> None:
-    """Raise if a checkpoint is a path, not an address, and does not exist."""
+    """Raise if a checkpoint is a local path that does not exist."""
     if path is None or '://' in path:
         return
     if not Path(path).expanduser().is_file():
@@ -157,7 +157,7 @@ def check_checkpoint(path: str | None) -> None:
 
 
 def check_datasets(cfg: Config, loaders: tuple[str, ...]) -> None:
-    """Make the embedded data set if the config asks for it; raise if data is missing.
+    """Draw the built-in data set if the config asks for it; raise if data is missing.
 
     Args:
         cfg (Config): The config.
@@ -191,9 +191,9 @@ def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
 def _missing_data(scope: str, loader: str, what: str, path: Path) -> str:
     origin, layout = DATASETS[scope]
     return (
-        f'The data set is not there: {path.absolute()} does not exist ({what} of {loader} in the '
+        f'The data set is missing: {path.absolute()} does not exist ({what} of {loader} in the '
         f'config). Get {origin}, and lay it out, or link to it, like this:\n\n'
         f'{textwrap.indent(layout, "  ")}\n\n'
-        'Data elsewhere: change data_root of the three data loaders, in a config of your own or by '
-        '--cfg-options train_dataloader.dataset.data_root=...; docs/custom_data.md shows how.'
+        'If your data is elsewhere, change data_root of the three data loaders in your own config '
+        'or with --cfg-options train_dataloader.dataset.data_root=...; see docs/custom_data.md.'
     )

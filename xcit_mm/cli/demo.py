@@ -1,4 +1,4 @@
-"""Train, evaluate and look, on images drawn on the spot."""
+"""Train, evaluate and show two models on drawn images."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Say what is missing in this environment."""
+"""Report what is missing in this environment."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from xcit_mm_cli import parse_args
 from ..doctor import examine, report
 
 
-# Without the decorator of the other commands, whose module imports what may be missing.
+# Without the other commands' decorator: its module imports packages that may be missing.
 def main(argv: Sequence[str] | None = None) -> int:
     parse_args('doctor', argv)
     checks = examine()

@@ -23,7 +23,7 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.p
 
 
 def find_images(inputs: Iterable[str]) -> list[Path]:
-    """Images named by files, folders (searched in depth) and globs, sorted, each once."""
+    """Images named by files, folders (searched recursively) and globs, sorted, each once."""
     found: dict[Path, None] = {}
     for item in inputs:
         path = Path(item)
@@ -35,7 +35,9 @@ def find_images(inputs: Iterable[str]) -> list[Path]:
             files = [Path(f) for f in sorted(glob.glob(item, recursive=True))]
             files = [f for f in files if f.is_file()]
         if not files:
-            raise UserError(f'{item} names no image: it is no file, and matches none.')
+            raise UserError(
+                f'{item} names no image. Give image files, folders with images, or globs.'
+            )
         found.update(dict.fromkeys(files))
     return list(found)
 
@@ -56,7 +58,7 @@ def read_image(path: Path) -> np.ndarray | None:
     """The image as BGR, or None if it cannot be read."""
     try:
         return mmcv.imread(str(path), channel_order='bgr')
-    except Exception:  # whatever a damaged file makes a decoder raise
+    except Exception:  # a damaged file can raise anything
         return None
 
 
@@ -76,14 +78,14 @@ def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None
 def infer(
     inferencer: Any, task: str, images: list[Path], out_dir: Path, score_thr: float | None
 ) -> dict[Path, str]:
-    """Write predictions, image by image, so that memory does not grow with their number.
+    """Write predictions image by image, so that memory does not grow with the number of images.
 
     Args:
         inferencer: What :func:`build_inferencer` returned.
         task (str): ``mmdet`` or ``mmseg``.
         images (list[Path]): The images.
-        out_dir (Path): Where predictions and pictures go.
-        score_thr (float, optional): Score from which boxes are drawn; None for no pictures.
+        out_dir (Path): Folder for predictions and pictures.
+        score_thr (float, optional): Lowest score of drawn boxes; None for no pictures.
 
     Returns:
         dict[Path, str]: Images that were skipped, with the reason.
@@ -118,7 +120,7 @@ def prediction_writer(
     Args:
         inferencer: What :func:`build_inferencer` returned.
         task (str): ``mmdet`` or ``mmseg``.
-        out_dir (Path): Where predictions go.
+        out_dir (Path): Folder for predictions.
         names (dict[Path, str]): What :func:`result_names` returned.
     """
     results = results_path(task, out_dir)
@@ -179,7 +181,7 @@ def main(args: argparse.Namespace) -> int:
     results = results_path(task, out_dir)
     if results.exists() and not args.force:
         raise UserError(
-            f'{results} exists already; --force overwrites it, --out-dir goes elsewhere.'
+            f'{results} already exists; --force overwrites it, --out-dir writes elsewhere.'
         )
     out_dir.mkdir(parents=True, exist_ok=True)
     inferencer = build_inferencer(cfg, task, args.checkpoint, args.device)

@@ -24,7 +24,7 @@ from .common import (
     task_of,
 )
 
-# task -> the evaluator that --eval sets, its setting, and the metrics that it has
+# task -> the evaluator that --eval configures, its setting, and its metrics
 METRICS = {
     'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
     'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
@@ -62,10 +62,10 @@ def _has_key(node: Any, part: str) -> bool:
 
 
 def set_output(cfg: Config, args: argparse.Namespace) -> None:
-    """Settings for predictions and pictures."""
+    """Set where predictions and pictures go."""
     for path in (args.json, args.out):
         if path and Path(path).exists() and not args.force:
-            raise UserError(f'{path} exists already; --force overwrites it.')
+            raise UserError(f'{path} already exists; --force overwrites it.')
     task = task_of(cfg)
     if args.show or args.show_dir:
         hook = cfg.default_hooks.visualization
@@ -89,7 +89,7 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
 
 
 def set_tta(cfg: Config) -> None:
-    """Wrap the model for test-time augmentation; a flip where the config has no settings for it."""
+    """Wrap the model for test-time augmentation; flip if the config has no settings for it."""
     datasets = list(innermost_datasets(cfg.test_dataloader))
     if task_of(cfg) == 'mmdet':
         if _has_key(cfg.model, 'mask_head'):
@@ -111,7 +111,7 @@ def set_tta(cfg: Config) -> None:
 
 
 def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str, Any]]:
-    """Rows of the closing table: the metrics asked for."""
+    """Rows of the final table: the requested metrics."""
     rows: list[dict[str, Any]] = [
         {'metric': name, 'value': value} for name, value in metrics.items()
     ]

@@ -50,7 +50,7 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
 
 
 def train(runner: Runner) -> None:
-    """Train; what a user can fix is raised as a UserError."""
+    """Train; raise a UserError for what a user can fix."""
     try:
         runner.train()
     except NonFiniteError as error:
@@ -60,19 +60,19 @@ def train(runner: Runner) -> None:
             raise
         raise UserError(
             f'{error.filename or "A file"} could not be written: {error.strerror}. '
-            f'{what_resume_takes(runner.work_dir)} Make room first; '
+            f'{what_resume_takes(runner.work_dir)} Free some space first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
     finally:
         for hook in runner.hooks:
             if isinstance(hook, ProgressBarHook):
-                hook.stop()  # nothing is to be drawn over an error
+                hook.stop()  # the bar must not overdraw an error
 
 
 def keep_seed(cfg: Config) -> None:
     """Give a resumed run the seed of the run that it continues, if the config has none.
 
-    mmengine takes it from the checkpoint too, but after it has built the samplers.
+    mmengine also takes it from the checkpoint, but only after it has built the samplers.
     """
     if not cfg.get('resume'):
         return
@@ -86,7 +86,7 @@ def keep_seed(cfg: Config) -> None:
 
 
 def check_pretrained(cfg: Config) -> None:
-    """Raise if the backbone is to start from a file that is not there."""
+    """Raise if the file with the backbone's initial weights is missing."""
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
         check_checkpoint(init_cfg.get('checkpoint'))

@@ -26,7 +26,7 @@ from .infer import find_images, read_image, result_names
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
-    """The model, or one paragraph on why it cannot be had.
+    """Load the model, or explain in one paragraph why that is impossible.
 
     Args:
         checkpoint (str): As for ``load_subject``.
@@ -42,7 +42,7 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
 
 
 def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:
-    """The pictures to draw; says which are left out."""
+    """The pictures to draw; prints which are left out."""
     reasons = unavailable(subject)
     for name in wanted or ():
         if name in reasons:
@@ -60,7 +60,7 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
         return list(range(1, depth + 1))
     layers = [int(text) if text.isdecimal() else 0 for text in wanted]
     if not all(1 <= layer <= depth for layer in layers):
-        raise UserError(f'--layers {" ".join(wanted)}: they must be "all", or in 1...{depth}.')
+        raise UserError(f'--layers {" ".join(wanted)}: must be "all" or numbers in 1...{depth}.')
     return layers
 
 
@@ -75,14 +75,14 @@ def read(path: Path, max_side: int | None) -> np.ndarray:
 
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a PNG; it exists under its name only when it is whole."""
+    """Write a PNG, which gets its name only when it is complete."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format='png', dpi=dpi)
     write_atomically(path, buffer.getvalue())
 
 
 class Ticker:
-    """An observer that moves a progress bar on by one layer."""
+    """An observer that advances a progress bar by one layer."""
 
     def __init__(self, progress: Progress, task: Any) -> None:
         self.progress, self.task = progress, task
@@ -92,7 +92,7 @@ class Ticker:
 
 
 def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
-    """For each image the files to make, by what they show; raises if one exists."""
+    """For each image, the files to write, by what they show; raises if one exists."""
     out_dir, stems = Path(args.out_dir), result_names(images)
     endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
     files = {
@@ -102,7 +102,7 @@ def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -
     existing = [path for paths in files.values() for path in paths.values() if path.exists()]
     if existing and not args.force:
         raise UserError(
-            f'{existing[0]} exists already; --force overwrites it, --out-dir goes elsewhere.'
+            f'{existing[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
         )
     out_dir.mkdir(parents=True, exist_ok=True)
     return files

@@ -68,7 +68,7 @@ class NumberType:
     def __setstate__(self, state: tuple) -> None:
         _, order, *layout = state
         if order not in ('<', '>', '=', '|') or layout != [None, None, None, -1, -1, 0]:
-            raise ValueError('the checkpoint contains a numpy type with a layout of its own')
+            raise ValueError('the checkpoint contains a numpy type with a custom layout')
         self.dtype = self.dtype.newbyteorder(order)
 
 
@@ -78,7 +78,9 @@ class Numbers(np.ndarray):
     def __setstate__(self, state: tuple) -> None:
         _, shape, kind, fortran, content = state
         if not isinstance(kind, NumberType) or not isinstance(content, bytes):
-            raise ValueError('the checkpoint contains a numpy array of something else than numbers')
+            raise ValueError(
+                'the checkpoint contains a numpy array of something other than numbers'
+            )
         if math.prod(shape) * kind.dtype.itemsize != len(content):
             raise ValueError('a numpy array in the checkpoint does not have the size it claims')
         super().__setstate__((1, shape, kind.dtype, fortran, content))

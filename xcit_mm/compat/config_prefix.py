@@ -1,8 +1,8 @@
 """``_base_ = 'xcit_mm::detection/...'`` in anybody's config.
 
-Obstacle: mmengine resolves that prefix only for the packages in its own table, for which it has no
-function. It finds a package by its distribution, whose location is wrong for an editable install
-with today's pip.
+Obstacle: mmengine resolves that prefix only for the packages in its own table, and it has no
+function to add one. It finds a package by its distribution, whose location is wrong for an editable
+install with today's pip.
 
 What this does: adds this package to the table, under the name of a module instead of a
 distribution. mmengine then finds the folder by import, which is right for both kinds of install.

@@ -1,8 +1,8 @@
-"""A warning about which users can do nothing.
+"""A warning that users can do nothing about.
 
 Obstacle: mmengine imports ``pkg_resources`` at run time, which warns that it is deprecated and asks
-to pin setuptools. Our requirements already pin it. mmengine imports it deep inside functions that
-we do not call, so there is no place to filter the warning only there.
+users to pin setuptools. Our requirements already pin it. The import is deep inside functions that
+we do not call, so the warning cannot be filtered there alone.
 
 What this does: filters that one message, by its text.
 """

@@ -4,8 +4,8 @@ Obstacle: mmdet puts the overlaps of all images, one matrix per image, into one 
 have different numbers of boxes, and since 1.24 numpy refuses to make an array of matrices of
 different shapes.
 
-What this does: a metric of its own asks mmdet for the recalls of one image at a time and adds them
-up. Import this module to register it.
+What this does: registers a metric that asks mmdet for the recalls of one image at a time and adds
+them up. Importing this module registers it.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Users' data, checked and guarded, and a data set of drawn shapes for trying things out."""
+"""Checks and guards for users' data, and a data set of drawn shapes for trying things out."""

@@ -2,7 +2,7 @@
 
 mmdet and mmseg skip some faults; :mod:`.check` lists them. Others raise an error that names no file
 (an image of zero bytes), fail much later (labels out of range, on CUDA with a device assertion), or
-go unnoticed (labels of another size, two images with one id).
+go unnoticed (labels of another size, two images with the same id).
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class GuardedDataset(BaseDataset):
         self.pipeline = GuardedPipeline(pipeline.transforms, labels)
 
     def __reduce__(self) -> tuple:
-        # The class is made at run time: another process must make it again.
+        # The class is created at run time, so another process must create it again.
         return _restore, (type(self).__bases__[1], vars(self))
 
     def full_init(self) -> None:
@@ -82,7 +82,7 @@ class GuardedDataset(BaseDataset):
 
     @property
     def COCOAPI(self) -> type:
-        """The class by which mmdet's data sets read COCO's format, with checks."""
+        """The class with which mmdet's data sets read COCO's format, with checks."""
         file, classes = self.ann_file, self.metainfo.get('classes')
 
         class Checked(super().COCOAPI):  # type: ignore[misc]

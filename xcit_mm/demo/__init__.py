@@ -1,1 +1,1 @@
-"""The whole job in minutes: train, evaluate and look, on images drawn on the spot."""
+"""The whole workflow in minutes: train, evaluate and show two models on drawn images."""

@@ -13,7 +13,7 @@ Curve = dict[int, float]
 
 
 def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Curve]]:
-    """The loss and the metrics over the iterations, of a run and all that resumed it.
+    """The loss and the metrics over the iterations, of a run and the runs that resumed it.
 
     Args:
         work_dir (Path): Work folder of the run.
@@ -38,13 +38,13 @@ def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Cu
 def plot_curves(
     loss: Curve, metrics: dict[str, Curve], labels: dict[str, str], scale: float
 ) -> bytes:
-    """Loss to the left, metrics to the right, as SVG.
+    """Loss on the left, metrics on the right, as SVG.
 
     Args:
         loss (dict[int, float]): Loss by iteration.
         metrics (dict[str, dict]): Each metric by iteration.
-        labels (dict[str, str]): Names of the metrics for people.
-        scale (float): What the metrics are divided by.
+        labels (dict[str, str]): Display names of the metrics.
+        scale (float): Divisor of the metrics.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.9), layout='constrained')
     left.plot(list(loss), list(loss.values()), color='tab:blue')

@@ -24,11 +24,11 @@ td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: 
 
 @dataclass
 class Section:
-    """What the page shows of one model.
+    """What the page shows about one model.
 
     Args:
         title (str): Its name.
-        headline (dict[str, tuple[str, float]]): Name in the JSON -> name for people and value.
+        headline (dict[str, tuple[str, float]]): Name in the JSON -> display name and value.
         metrics (dict[str, float]): All metrics.
         curves (bytes): An SVG.
         pictures (list[Path]): PNG files.
@@ -65,7 +65,7 @@ def render(sections: list[Section], facts: dict[str, str]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>XCiT-MM demo</title><style>{STYLE}</style></head><body>'
-        '<h1>XCiT-MM demo</h1><p>Two models trained from scratch on images drawn on the spot, '
+        '<h1>XCiT-MM demo</h1><p>Two models trained from scratch on drawn images and '
         'evaluated on images that they have not seen.</p>'
         f'<div class="cards">{cards}</div>{body}'
         f'<h2>How it was made</h2><table>{rows}</table></body></html>\n'
@@ -85,7 +85,7 @@ def _section(section: Section) -> str:
     return (
         f'<h2>{html.escape(section.title)}</h2><div class="curve"><img alt="curves" '
         f'src="{_data("image/svg+xml", section.curves)}"></div>'
-        '<h3>Ground truth, and prediction to its right</h3>'
+        '<h3>Ground truth (left) and prediction (right)</h3>'
         f'<div class="pictures">{pictures}</div>'
         f'<details><summary>All metrics</summary><table>{metrics}</table></details>'
         f'<h3>Commands</h3><pre>{commands}</pre>'

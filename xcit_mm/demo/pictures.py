@@ -11,18 +11,18 @@ import torch
 from mmengine.structures import InstanceData, PixelData
 from pycocotools.coco import COCO
 
-# The images are small: drawn larger, labels leave something of them to see.
+# The images are small. Enlarged, they are not covered by the labels.
 ENLARGE = 3
 SCORE_THRESHOLD = 0.5
 
 
 def draw_detections(data_root: Path, predictions: Path, folder: Path) -> list[Path]:
-    """Draw boxes and masks: ground truth to the left, prediction to the right.
+    """Draw boxes and masks: ground truth on the left, prediction on the right.
 
     Args:
-        data_root (Path): Folder of the embedded data set.
+        data_root (Path): Folder of the built-in data set.
         predictions (Path): Folder that ``xcit-mm infer`` wrote.
-        folder (Path): Where the pictures go.
+        folder (Path): Folder for the pictures.
     """
     from mmdet.structures import DetDataSample
     from mmdet.visualization import DetLocalVisualizer
@@ -80,12 +80,12 @@ def _mask(annotation: dict[str, Any], coco: COCO) -> np.ndarray:
 def draw_segmentations(
     data_root: Path, predictions: Path, folder: Path, classes: list[str], palette: list[list[int]]
 ) -> list[Path]:
-    """Draw label maps: ground truth to the left, prediction to the right.
+    """Draw label maps: ground truth on the left, prediction on the right.
 
     Args:
-        data_root (Path): Folder of the embedded data set.
+        data_root (Path): Folder of the built-in data set.
         predictions (Path): Folder that ``xcit-mm infer`` wrote.
-        folder (Path): Where the pictures go.
+        folder (Path): Folder for the pictures.
         classes (list[str]): Names of the classes.
         palette (list[list[int]]): Their colours.
     """

@@ -22,12 +22,12 @@ from .pictures import draw_detections, draw_segmentations
 from .steps import JOBS, Job, Step, read_metrics, run_step, steps
 
 QUICK_ITERATIONS = 40
-# What was measured, in the folder of the demo.
+# The file of measurements, in the folder of the demo.
 RECORD = 'demo.json'
 
 
 def run_demo(out_dir: Path, seed: int, quick: bool) -> dict[str, float]:
-    """Train and evaluate both models where that is not done yet, and write ``index.html``.
+    """Train and evaluate both models unless that is done, and write ``index.html``.
 
     Args:
         out_dir (Path): Folder of the demo.
@@ -35,7 +35,7 @@ def run_demo(out_dir: Path, seed: int, quick: bool) -> dict[str, float]:
         quick (bool): Whether to train too briefly for meaningful accuracy.
 
     Returns:
-        dict[str, float]: The numbers that the page puts first.
+        dict[str, float]: The numbers at the top of the page.
     """
     path = out_dir / RECORD
     record = start_record(path, seed)
@@ -56,7 +56,7 @@ def run_demo(out_dir: Path, seed: int, quick: bool) -> dict[str, float]:
 
 
 def start_record(path: Path, seed: int) -> dict[str, Any]:
-    """The record of a run that is resumed, or a new one, which keeps the seed from the start."""
+    """The record of an interrupted run, or a new one, which stores the seed at once."""
     if not path.exists():
         record = {'seed': seed, 'seconds': {}}
         write_record(path, record)
@@ -74,7 +74,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def headline(job: Job, metrics: dict[str, float]) -> dict[str, tuple[str, float]]:
-    """Name in the JSON -> name for people and value, of what comes first."""
+    """Name in the JSON -> display name and value, of the main metrics."""
     return {key: (name, metrics[key] / job.scale) for key, name in job.headline.items()}
 
 
@@ -83,7 +83,9 @@ def _section(job: Job, planned: list[Step], out_dir: Path) -> Section:
     metrics = read_metrics(work_dir / 'metrics.json')
     loss, values = read_curves(work_dir, list(job.headline))
     for name, curve in values.items():
-        curve[max([*loss, *curve])] = metrics[name]  # validation on the way, the test at the end
+        curve[max([*loss, *curve])] = metrics[
+            name
+        ]  # validation during training, the test at the end
     cfg = get_config(job.config)
     data_root = Path(cfg.shapes.root)
     predictions, folder = work_dir / 'predictions', out_dir / 'pictures' / job.name

@@ -20,12 +20,12 @@ class Job:
 
     Args:
         name (str): Name of its folder.
-        title (str): What people call it.
+        title (str): Its display name.
         config (str): Its config.
-        metrics (tuple[str]): What ``xcit-mm test --eval`` is given.
+        metrics (tuple[str]): The arguments of ``xcit-mm test --eval``.
         images (str): Which images of the data set are drawn on the page, a glob.
-        headline (dict): Metrics that the page puts first: name in the JSON -> name for people.
-        scale (float): What the metrics are divided by to be fractions.
+        headline (dict): Metrics at the top of the page: name in the JSON -> display name.
+        scale (float): Divisor that makes the metrics fractions.
     """
 
     name: str
@@ -59,12 +59,12 @@ JOBS = (DETECTOR, SEGMENTOR)
 
 @dataclass
 class Step:
-    """A command, what it makes, and what that is made from.
+    """A command, its result, and what that is made from.
 
     Args:
         name (str): What it does.
         command (list[str]): A command of ``xcit-mm`` and its arguments.
-        result (Path): What it makes.
+        result (Path): The file or folder that it makes.
         source (Path, optional): What that is made from. Defaults to None.
     """
 
@@ -77,7 +77,7 @@ class Step:
         return ' '.join(['xcit-mm', *self.command])
 
     def is_done(self) -> bool:
-        """Whether the result is there and not older than its source."""
+        """Whether the result exists and is not older than its source."""
         if not self.result.exists():
             return False
         return self.source is None or self.result.stat().st_mtime >= self.source.stat().st_mtime
@@ -117,11 +117,11 @@ def steps(
     predictions = work_dir / 'predictions'
     infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']
-    yield Step(f'look with the {job.name}', ['infer', *infer], predictions, checkpoint)
+    yield Step(f'run inference with the {job.name}', ['infer', *infer], predictions, checkpoint)
 
 
 def shorten(cfg: Config, iterations: int) -> list[str]:
-    """``--cfg-options`` that make a training this short, with its schedule."""
+    """``--cfg-options`` that shorten a training and its schedule to so many iterations."""
     factor = iterations / cfg.train_cfg.max_iters
     options = [f'train_cfg.max_iters={iterations}', f'train_cfg.val_interval={iterations}']
     options += [f'default_hooks.checkpoint.interval={iterations // 2}']
@@ -134,14 +134,14 @@ def shorten(cfg: Config, iterations: int) -> list[str]:
 
 
 def run_step(step: Step, seconds: dict[str, float]) -> None:
-    """Run a step unless it is done, and note how long it took.
+    """Run a step unless it is done, and record how long it took.
 
     Args:
         step (Step): What to run.
         seconds (dict[str, float]): Time of each step, added to in place.
     """
     if step.is_done():
-        print(f'[{step.name}] is done already: {step.result}', flush=True)
+        print(f'[{step.name}] already done: {step.result}', flush=True)
         return
     print(f'[{step.name}] {step}', flush=True)
     start = time.monotonic()

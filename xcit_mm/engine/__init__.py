@@ -1,4 +1,4 @@
-"""Hooks, samplers and the runner: what makes a run survive, and explain itself."""
+"""Hooks, samplers and the runner: they make runs survive failures and explain their errors."""
 
 from .amp import cuda_amp_optim_wrapper
 from .checkpoint import AtomicCheckpointHook, what_resume_takes

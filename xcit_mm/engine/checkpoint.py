@@ -2,8 +2,8 @@
 
 mmengine first deletes the oldest checkpoint, then writes the new one in place, then
 ``last_checkpoint``, where ``--resume`` finds its name. A run that ends in between leaves half a
-file, or the name of a file that is gone. Here each file appears under its name when it is complete,
-and the oldest checkpoint is deleted last.
+file, or the name of a deleted file. Here, a file gets its name only when it is complete, and the
+oldest checkpoint is deleted last.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def what_resume_takes(work_dir: str) -> str:
     """A sentence that says where a resumed run would start."""
     path = find_latest_checkpoint(work_dir)
     if path is None:
-        return 'No checkpoint was saved before.'
+        return 'No checkpoint has been saved yet.'
     return f'The last checkpoint, {path}, is complete: --resume continues from it.'
 
 
@@ -64,8 +64,8 @@ class AtomicCheckpointHook(CheckpointHook):
     """mmengine's ``CheckpointHook``, but the last checkpoint survives kills and full disks.
 
     Args:
-        **kwargs: As for ``CheckpointHook``. The backend of their prefix writes files that are not
-            on a local disk.
+        **kwargs: As for ``CheckpointHook``. Files that are not on a local disk are written by
+            the backend of their prefix.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -120,7 +120,7 @@ class AtomicCheckpointHook(CheckpointHook):
         return known[: -self.max_keep_ckpts]
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        """As in mmengine, but the former best is deleted after the new one is saved."""
+        """As in mmengine, but the previous best is deleted after the new one is saved."""
         backend = self.file_backend
         with backend.removals_last() if isinstance(backend, AtomicBackend) else nullcontext():
             super()._save_best_checkpoint(runner, metrics)

@@ -12,12 +12,12 @@ from .images import json_number
 class GradientWatch:
     """Notes the norm of each gradient as soon as backward has computed it.
 
-    Later is too late: clipping spreads one infinite gradient to all parameters. The norms stay on
-    their device, and nothing waits for them, until :meth:`faulty_groups` looks.
+    Afterwards is too late: clipping spreads one infinite gradient to all parameters. The norms stay
+    on their device, and nothing waits for them until :meth:`faulty_groups` reads them.
 
     Args:
-        model (nn.Module): Has the names of the parameters.
-        optimizer (Optimizer): Has the parameters to watch.
+        model (nn.Module): Provides the names of the parameters.
+        optimizer (Optimizer): Provides the parameters to watch.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -39,7 +39,7 @@ class GradientWatch:
             self.norms[parameter] = torch.linalg.vector_norm(parameter.grad.detach())
 
     def forget(self) -> None:
-        """Start over, before an iteration."""
+        """Start over before an iteration."""
         self.norms.clear()
 
     def remove(self) -> None:

@@ -15,7 +15,7 @@ def image_infos(batch: Any) -> list[dict]:
 
 
 def images_of(batch: Any) -> list[str]:
-    """Path and size of each image of a batch, as far as they are known."""
+    """Path and size of each image of a batch, where known."""
     names = [
         '{} ({}x{} pixels)'.format(info['img_path'], *info['ori_shape'][1::-1])
         for info in image_infos(batch)
@@ -25,7 +25,7 @@ def images_of(batch: Any) -> list[str]:
 
 
 def describe_images(batch: Any) -> list[dict]:
-    """Path, shape and range of each image of a batch, as far as they are known."""
+    """Path, shape and range of each image of a batch, where known."""
     inputs = batch.get('inputs') if isinstance(batch, dict) else None
     if not isinstance(inputs, (list, torch.Tensor)):
         return []
@@ -41,6 +41,6 @@ def describe_images(batch: Any) -> list[dict]:
 
 
 def json_number(value: Any) -> float | str:
-    """A number for JSON, which knows neither NaN nor infinity: these become text."""
+    """A number for JSON, which has no NaN or infinity: these become text."""
     number = float(torch.as_tensor(value).detach())
     return number if math.isfinite(number) else str(number)

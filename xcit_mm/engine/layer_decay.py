@@ -13,8 +13,8 @@ from ..models.trunk import XCiTTrunk
 class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Multiplies the learning rate of depth i by ``layer_decay_rate ** (deepest - i)``.
 
-    Depth 0 is the stem, depth i layer i, and all else (pyramid, neck, heads) is deepest and keeps
-    the base rate. All options of mmengine's default constructor work beside it.
+    Depth 0 is the stem, depth i is layer i, and everything else (pyramid, neck, heads) is deepest
+    and keeps the base rate. All options of mmengine's default constructor still work.
 
     Args:
         optim_wrapper_cfg (dict): Config of the optimizer wrapper.
@@ -45,7 +45,7 @@ class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         prefix: str = '',
         is_dcn_module: int | float | None = None,
     ) -> None:
-        """Add the parameters of a module; called by mmengine with the whole model."""
+        """Add the parameters of a module; mmengine calls this with the whole model."""
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:
             return  # a part of the model: mmengine's own recursion

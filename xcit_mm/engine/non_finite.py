@@ -64,7 +64,7 @@ class NonFiniteHook(Hook):
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None
     ) -> None:
-        """Keep what the iteration may spoil, and its images."""
+        """Save the buffers that the iteration may spoil, and its images."""
         copy_all(self.buffers, self.saved_buffers)
         self.batches = [data_batch] if self.was_step else [*self.batches, data_batch]
         self.watch.forget()
@@ -73,14 +73,14 @@ class NonFiniteHook(Hook):
         self.loss_scale = loss_scale(runner)
 
     def _look(self) -> None:
-        """Find faulty gradients, of all processes: they must agree whether to take the step."""
+        """Find faulty gradients in all processes, which must agree on whether to take the step."""
         self.groups = self.watch.faulty_groups()
         faulty = torch.tensor(bool(self.groups), dtype=torch.int32)
         all_reduce(faulty, 'max')
         self.is_faulty, self.has_looked = bool(faulty), True
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """Turn a step that must not happen into nothing: without gradients, nothing changes."""
+        """Cancel a faulty step by removing the gradients: without them, nothing changes."""
         self._look()
         if self.is_faulty:
             optimizer.zero_grad(set_to_none=True)
@@ -92,7 +92,7 @@ class NonFiniteHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Count and report a faulty iteration, and perhaps stop."""
+        """Count and report a faulty iteration; stop the run after too many in a row."""
         self.was_step = self.has_looked or runner.optim_wrapper.should_update()
         if self.was_step and not self.has_looked:
             self._look()  # the loss scaler skipped the step
@@ -117,7 +117,7 @@ class NonFiniteHook(Hook):
         )
 
     def _report(self, runner: Runner, outputs: dict) -> tuple[Path, str]:
-        """Write what is known about the iteration; returns the file, and the same in words."""
+        """Write what is known about the iteration; returns the file, and its content in words."""
         report = dict(
             iteration=runner.iter + 1,
             epoch=runner.epoch + 1,

@@ -79,7 +79,7 @@ class ProgressBarHook(Hook):
         self.stop()
 
     def stop(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None

@@ -1,8 +1,8 @@
-"""Random numbers that depend only on the seed and the place in the run.
+"""Random numbers that depend only on the seed and the position in the run.
 
 mmengine seeds its processes when they start. What they draw later depends on everything they drew
 before, and a resumed run does not repeat that: its augmentations and dropped paths differ. Here
-each sample and each iteration has a seed of its own. So a resumed run continues bit for bit as if
+each sample and each iteration has its own seed. So a resumed run continues bit for bit as if
 it had never stopped, with any number of data-loading processes.
 
 A sampler gives each index its seed. The batch sampler makes batches that set it: the data loader
@@ -24,7 +24,7 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import BatchSampler, Sampler
 
-# Both kinds of seeds start with the run's; this tells them apart.
+# Seeds of samples and of iterations both start with the run's seed; this tells them apart.
 ITERATION, SAMPLE = 0, 1
 
 
@@ -37,7 +37,7 @@ def seed_all(*key: int) -> None:
 
 
 class SeededIndex(int):
-    """An index of a data set that carries the seed of its sample, also to another process."""
+    """An index of a data set that carries the seed of its sample, even to another process."""
 
     key: tuple[int, ...]
 
@@ -55,7 +55,7 @@ class SeededInfiniteSampler(InfiniteSampler):
     """mmengine's ``InfiniteSampler`` with a seed for each sample.
 
     Attributes:
-        start (int): How many samples to skip.
+        start (int): Number of samples to skip.
     """
 
     start = 0
@@ -76,7 +76,7 @@ def _with_seeds(
 
 
 class SeededBatch:
-    """Indices of a batch; iterating over them seeds the process for one sample after the other.
+    """Indices of a batch; iterating over them seeds the process before each sample.
 
     Args:
         indices (list[SeededIndex]): The batch.
@@ -133,10 +133,10 @@ class SeededBatchSampler(Sampler):
 
 @LOOPS.register_module()
 class ExactIterBasedTrainLoop(IterBasedTrainLoop):
-    """mmengine's ``IterBasedTrainLoop``, which computes its place in the data after a resume.
+    """mmengine's ``IterBasedTrainLoop``, but it computes its position in the data after a resume.
 
-    mmengine loads all data again that the run has seen. The result is the same, but that takes as
-    long as loading did. The data loader must have a ``SeededInfiniteSampler`` and a
+    mmengine reloads all data that the run has already seen. The result is the same, but it takes as
+    long as the first time. The data loader must have a ``SeededInfiniteSampler`` and a
     ``SeededBatchSampler`` without ``batches``; otherwise this loop does what mmengine's does.
     """
 
@@ -181,5 +181,5 @@ class ExactResumeHook(Hook):
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None
     ) -> None:
-        """Seed dropout, stochastic depth and whatever else the model draws."""
+        """Seed dropout, stochastic depth and all other random numbers of the model."""
         seed_all(runner.seed, ITERATION, runner.iter)

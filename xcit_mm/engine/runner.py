@@ -35,8 +35,8 @@ class GuardedRunner(Runner):
             raise
         except Exception as error:
             raise UserError(
-                f'{filename} cannot be resumed by this config: {type(error).__name__}: {error}. To '
-                'start from its weights alone, leave out --resume and add '
+                f'{filename} cannot be resumed with this config: {type(error).__name__}: {error}. '
+                'To start from its weights alone, leave out --resume and add '
                 f'--cfg-options load_from={filename}'
             ) from error
 
@@ -66,8 +66,8 @@ class GuardedRunner(Runner):
             if not names or not is_out_of_memory(error):
                 raise
             raise DataError(
-                f'{", ".join(names)}: not enough memory for images of this size or a batch of this '
-                f'length: {" ".join(str(error).split())}. Use a smaller batch or a smaller scale '
-                "in the pipeline. A segmentor's result is as large as the image file whatever the "
-                'scale, so the file itself may have to be smaller.'
+                f'{", ".join(names)}: not enough memory for images or a batch of this size: '
+                f'{" ".join(str(error).split())}. Use a smaller batch or a smaller scale in the '
+                "pipeline. A segmentor's result has the size of the image file at any scale, so "
+                'the file itself may have to be smaller.'
             ) from error

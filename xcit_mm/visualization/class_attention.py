@@ -28,11 +28,11 @@ def class_attention(
         backbone (XCiTClassifier): A classifier, or a DINO model (``num_classes=0``).
         image (np.ndarray): See :func:`as_rgb`.
         preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
-        figure (bool): Whether the figure is returned as well. Defaults to False.
+        figure (bool): Whether to return the figure as well. Defaults to False.
 
     Returns:
-        np.ndarray or tuple[np.ndarray, Figure]: (class layers, heads, H, W). What is missing from
-        a sum of 1 is the attention of the class token to itself.
+        np.ndarray or tuple[np.ndarray, Figure]: (class layers, heads, H, W). The rest, up to a sum
+        of 1, is the attention of the class token to itself.
     """
     return look(ClassAttentionMaps(backbone), backbone, image, preprocess, figure)
 

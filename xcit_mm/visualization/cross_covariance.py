@@ -16,9 +16,9 @@ from .images import Normalise, Preprocess
 from .layers import choose_layers
 from .observe import look
 
-# Of the figure's width: the maps; the curves have the rest.
+# Fraction of the figure's width for the maps; the curves get the rest.
 MAPS_SHARE = 0.66
-# Factors of 2 away from uniform attention at which the colours end.
+# The colours end this many factors of 2 away from uniform attention.
 MAX_OCTAVES = 5.0
 
 
@@ -27,8 +27,8 @@ class CrossCovariance(NamedTuple):
 
     Args:
         attention (np.ndarray): The maps A, (layers, heads, d/h, d/h); rows add up to 1.
-        entropy (np.ndarray): Of the rows, on average, over that of uniform attention, (all layers,
-            heads): 1 is uniform, 0 is one channel alone.
+        entropy (np.ndarray): Mean entropy of the rows over that of uniform attention, (all layers,
+            heads): 1 is uniform, 0 is a single channel.
         temperature (np.ndarray): The learnt factor 1/τ, (all layers, heads).
     """
 
@@ -49,10 +49,10 @@ def cross_covariance(
     Args:
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
         image (np.ndarray): See :func:`as_rgb`.
-        layers (Sequence[int], optional): Layers whose maps are wanted, counted from 1. Defaults to
+        layers (Sequence[int], optional): Layers whose maps to return, counted from 1. Defaults to
             None, all.
         preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
-        figure (bool): Whether the figure is returned as well. Defaults to False.
+        figure (bool): Whether to return the figure as well. Defaults to False.
 
     Returns:
         CrossCovariance or tuple[CrossCovariance, Figure]: The arrays.

@@ -12,16 +12,16 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.image import AxesImage
 from mmengine.visualization.utils import img_from_canvas
 
-# Inches; a figure has 100 pixels an inch unless it is saved with more.
+# Inches; a figure has 100 pixels per inch unless it is saved with more.
 WIDTH = 16.0
 TITLE_HEIGHT = 0.45
 PANEL_TITLE_HEIGHT = 0.25
-# What is drawn has at most this many pixels a side, however large the image.
+# Images and maps are drawn with at most this many pixels per side.
 SCREEN = 1200
-# Panels of very long images would be slits or towers; these are letter-boxed instead.
+# Panels of very wide or tall images would be too thin; these are letterboxed instead.
 ASPECTS = (0.3, 2.0)
 HEAT = 'inferno'
-# A map is drawn between these percentiles, so that a few tokens do not take the whole scale.
+# A map is drawn between these percentiles, so that a few tokens do not take up the whole scale.
 PERCENTILES = (1, 99)
 
 
@@ -47,13 +47,13 @@ class Frame:
         """Draw a map (H', W') over the image in grey.
 
         Args:
-            axes (Axes): Where.
-            values (np.ndarray): One value a token.
-            stride (float): Pixels of the image a token.
+            axes (Axes): Where to draw.
+            values (np.ndarray): One value per token.
+            stride (float): Image pixels per token.
             norm (Normalize): The range of the colours.
         """
         extent = (0, self.width, self.height, 0)
-        # Of little contrast, so that the colours above it remain those of the colour bar.
+        # Low contrast, so that the colours on top still match the colour bar.
         axes.imshow(self.grey, cmap='gray', vmin=-128, vmax=383, extent=extent)
         drawn = axes.imshow(
             shrink(values), cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=0.75
@@ -62,12 +62,12 @@ class Frame:
         return drawn
 
     def show_colours(self, axes: Axes, colours: np.ndarray, stride: float) -> None:
-        """Draw an RGB map (H', W', 3) in 0...1 in the image's place."""
+        """Draw an RGB map (H', W', 3) in 0...1 instead of the image."""
         axes.imshow(shrink(colours), extent=_extent(colours, stride))
         self._finish(axes)
 
     def _finish(self, axes: Axes) -> None:
-        # A last token or cell may stick out of the image.
+        # The last tokens or cells may extend beyond the image.
         axes.set(xlim=(0, self.width), ylim=(self.height, 0), xticks=[], yticks=[])
 
 
@@ -76,7 +76,7 @@ def _extent(values: np.ndarray, stride: float) -> tuple[float, float, float, flo
 
 
 def shrink(values: np.ndarray) -> np.ndarray:
-    """An image or map of at most :data:`SCREEN` pixels a side, averaged."""
+    """An image or map of at most :data:`SCREEN` pixels per side, averaged."""
     factor = SCREEN / max(values.shape[:2])
     if factor >= 1:
         return values
@@ -85,10 +85,10 @@ def shrink(values: np.ndarray) -> np.ndarray:
 
 
 def new_figure(heights: Sequence[float], title: str = '') -> tuple[Figure, list[FigureBase]]:
-    """A figure with places for pictures below each other.
+    """A figure with places for pictures, one below the other.
 
     Args:
-        heights (Sequence[float]): Inches that each picture needs.
+        heights (Sequence[float]): Height of each picture in inches.
         title (str): The heading.
     """
     height = sum(heights) + (TITLE_HEIGHT if title else 0)
@@ -111,9 +111,9 @@ class Row:
     """A row of maps of one kind.
 
     Args:
-        label (str): What stands at its left.
-        titles (list[str]): What stands above each map.
-        maps (list[np.ndarray]): (H', W') each.
+        label (str): The text on its left.
+        titles (list[str]): The text above each map.
+        maps (list[np.ndarray]): The maps, (H', W') each.
     """
 
     label: str
@@ -130,14 +130,14 @@ def heat_maps_height(rows: int, columns: int, aspect: float) -> float:
 def draw_heat_maps(
     canvas: FigureBase, frame: Frame, title: str, rows: Sequence[Row], stride: float, unit: str
 ) -> None:
-    """The image and, beside it, rows of heat maps with one colour bar.
+    """Draw the image and, next to it, rows of heat maps with one colour bar.
 
     Args:
-        canvas (FigureBase): Where.
+        canvas (FigureBase): Where to draw.
         frame (Frame): The image.
         title (str): The heading.
-        rows (Sequence[Row]): What is drawn.
-        stride (float): Pixels of the image a token.
+        rows (Sequence[Row]): What to draw.
+        stride (float): Image pixels per token.
         unit (str): What the colour bar shows.
     """
     canvas.suptitle(title, fontsize='x-large')
@@ -164,6 +164,6 @@ def robust_range(maps: Sequence[np.ndarray]) -> Normalize:
     """The range of colours for several maps, between :data:`PERCENTILES` of all values."""
     values = np.concatenate([shrink(m).ravel() for m in maps])
     low, high = np.percentile(values, PERCENTILES)
-    # Values that hardly differ would make noise look like a picture.
+    # If values hardly differ, noise must not look like a pattern.
     room = 0.005 * max(abs(low), abs(high))
     return Normalize(low - room, high + room)

@@ -1,4 +1,4 @@
-"""Images as the network wants them."""
+"""Images as the network expects them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
     """An image as RGB, uint8 (H, W, 3).
 
     Args:
-        image (np.ndarray): uint8 or uint16; grey-scale (H, W) or (H, W, 1), RGB, or RGB and alpha,
-            which is left out, as the detectors do.
+        image (np.ndarray): uint8 or uint16; greyscale (H, W) or (H, W, 1), RGB, or RGB and alpha,
+            which is ignored, as in detectors.
     """
     if not isinstance(image, np.ndarray) or image.dtype not in (np.uint8, np.uint16):
         kind = getattr(image, 'dtype', type(image).__name__)
@@ -39,7 +39,7 @@ class Normalise:
     Args:
         mean (tuple[float, ...]): Of the three channels, 0...255. Defaults to ImageNet's.
         std (tuple[float, ...]): Likewise.
-        rgb (bool): Whether the network wants RGB, not BGR. Defaults to True.
+        rgb (bool): Whether the network expects RGB, not BGR. Defaults to True.
     """
 
     mean: tuple[float, ...] = (123.675, 116.28, 103.53)

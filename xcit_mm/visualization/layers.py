@@ -1,4 +1,4 @@
-"""Which layers are looked at."""
+"""Which layers to draw."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def choose_layers(backbone: XCiTTrunk, layers: Sequence[int] | None) -> tuple[in
 
 
 def spread(depth: int, count: int) -> list[int]:
-    """Up to ``count`` layers, counted from 1, spread evenly over the depth; the last is among them.
+    """Up to ``count`` layers, counted from 1, spread evenly over the depth, including the last.
 
     Examples:
         >>> spread(12, 6)

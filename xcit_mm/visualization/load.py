@@ -1,4 +1,4 @@
-"""The part of a model that the pictures are of, from a config, a checkpoint, or both."""
+"""Loads the part of a model that the pictures show, from a config, a checkpoint, or both."""
 
 from dataclasses import dataclass
 
@@ -18,13 +18,13 @@ TYPES = (XCiT.__name__, XCiTClassifier.__name__)
 
 @dataclass
 class Subject:
-    """What is looked at.
+    """The network that the pictures show.
 
     Args:
         backbone (XCiTTrunk): An ``XCiT``, of a detector, a segmentor or alone, or an
             ``XCiTClassifier``, with its weights.
         preprocess (Normalise): How its images are normalised.
-        trained_pyramid (bool): Whether all levels have weights of the file.
+        trained_pyramid (bool): Whether the file had weights for all levels.
     """
 
     backbone: XCiTTrunk
@@ -33,7 +33,7 @@ class Subject:
 
 
 def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu') -> Subject:
-    """Load the backbone or classifier of a checkpoint; necks and heads are left where they are.
+    """Load the backbone or classifier of a checkpoint, without necks and heads.
 
     Args:
         checkpoint (str): A path, a web address, ``xcit://NAME`` or ``timm://NAME``.
@@ -43,7 +43,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
     """
     recognised = recognise(unwrap(read_weights(checkpoint)))
     if recognised is None:
-        raise ValueError(f'{checkpoint} holds no XCiT in a known format')
+        raise ValueError(f'{checkpoint} contains no XCiT in a known format')
     backbone = _from_weights(recognised) if cfg is None else _from_config(cfg)
     backbone.load_state_dict(recognised.state)
     own = {name for name in backbone.state_dict() if name.startswith('pyramid.')}
@@ -60,7 +60,7 @@ def _from_config(cfg: Config) -> XCiTTrunk:
         kind = node.get('type')
         if getattr(kind, '__name__', str(kind)).split('.')[-1] in TYPES:
             return MODELS.build(node)
-    raise ValueError(f'the config has no {" or ".join(TYPES)}: the pictures are of those alone')
+    raise ValueError(f'the config has no {" or ".join(TYPES)}, which the pictures need')
 
 
 def _from_weights(recognised: Recognised) -> XCiTTrunk:
@@ -69,7 +69,7 @@ def _from_weights(recognised: Recognised) -> XCiTTrunk:
     wanted = [sizes.get(name) for name in names]
     fitting = [a for a, v in VARIANTS.items() if [getattr(v, name) for name in names] == wanted]
     if not fitting:
-        raise ValueError(f'these weights are of none of the paper’s sizes ({sizes}): give a config')
+        raise ValueError(f'these weights match none of the paper’s sizes ({sizes}): give a config')
     arch, patch_size, in_channels = fitting[0], sizes['patch_size'], sizes['in_channels']
     if 'cls_token' not in recognised.state:
         return XCiT(arch, patch_size, in_channels)
@@ -79,7 +79,7 @@ def _from_weights(recognised: Recognised) -> XCiTTrunk:
 
 
 def _preprocessing(cfg: Config) -> Normalise:
-    # The model's own; mmpretrain has it beside the model.
+    # In the model, or in mmpretrain next to it.
     for node in (*nested_dicts(cfg.get('model')), cfg):
         settings = node.get('data_preprocessor')
         if isinstance(settings, dict) and settings.get('mean') is not None:

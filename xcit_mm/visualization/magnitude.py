@@ -43,9 +43,9 @@ def query_key_magnitude(
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
         image (np.ndarray): See :func:`as_rgb`.
         layers (Sequence[int], optional): Layers, counted from 1. Defaults to None, all.
-        per_head (bool): Whether heads stand apart, not averaged. Defaults to False.
+        per_head (bool): Whether to keep heads separate, not average them. Defaults to False.
         preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
-        figure (bool): Whether the figure is returned as well. Defaults to False.
+        figure (bool): Whether to return the figure as well. Defaults to False.
 
     Returns:
         np.ndarray or tuple[np.ndarray, Figure]: (layers, 2, H, W), or (layers, 2, heads, H, W);
@@ -58,11 +58,11 @@ def query_key_magnitude(
 def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
     """Norms of the normalised queries and keys of one layer, (2, h, N).
 
-    Queries and keys exist for a chunk of tokens at a time.
+    Queries and keys are computed for one chunk of tokens at a time.
 
     Args:
         layer (XCiTLayer): The layer.
-        tokens (Tensor): What goes into it, (1, N, d).
+        tokens (Tensor): Its input, (1, N, d).
     """
     xca, dims = layer.xca, layer.xca.embed_dims
     S, shifted_bias = chunked_statistics(tokens, xca, layer.norm1)

@@ -1,4 +1,4 @@
-"""One pass of the network, and whoever wants to look at its tokens on the way."""
+"""Runs the network once and shows its tokens to observers on the way."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,15 +14,15 @@ from .images import Preprocess, as_rgb
 
 
 class Observer(Protocol):
-    """Is shown the tokens at every depth, and takes from them what it needs."""
+    """Sees the tokens at every depth and takes what it needs from them."""
 
     def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
-        """Look at the tokens in front of layer ``depth``, counted from 0.
+        """Look at the tokens before layer ``depth``, counted from 0.
 
-        They are overwritten when this returns: what is kept must be a result or a copy.
+        They are overwritten when this returns: keep only results or copies.
 
         Args:
-            depth (int): 0 behind the stem, the number of layers behind the last.
+            depth (int): 0 after the stem, the number of layers after the last.
             tokens (Tensor): (1, N, d).
             grid (tuple[int, int]): Their height and width.
         """
@@ -48,7 +48,7 @@ def observe(backbone: XCiTTrunk, images: Tensor, observers: Sequence[Observer]) 
     Args:
         backbone (XCiTTrunk): The network.
         images (Tensor): One image, (1, C, H, W), normalised.
-        observers (Sequence[Observer]): Who looks.
+        observers (Sequence[Observer]): The observers.
     """
     training = backbone.training
     backbone.eval()
@@ -62,7 +62,7 @@ def observe(backbone: XCiTTrunk, images: Tensor, observers: Sequence[Observer]) 
 
 
 def draw(pictures: Sequence[Picture], image: np.ndarray, title: str = '') -> Figure:
-    """One figure of several pictures, below each other.
+    """One figure of several pictures, one below the other.
 
     Args:
         pictures (Sequence[Picture]): Pictures that have observed the image.
@@ -79,7 +79,7 @@ def draw(pictures: Sequence[Picture], image: np.ndarray, title: str = '') -> Fig
 def look(
     picture: Picture, backbone: XCiTTrunk, image: np.ndarray, preprocess: Preprocess, figure: bool
 ) -> Any:
-    """The result of one picture, with the figure if that is wanted."""
+    """The result of one picture, with the figure if requested."""
     image = as_rgb(image)
     observe(backbone, preprocess(image), [picture])
     return (picture.result(), draw([picture], image)) if figure else picture.result()

@@ -17,9 +17,9 @@ from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalise, Preprocess
 from .observe import look
 
-# What a coarser map must keep of a level's variance to tell as much.
+# The fraction of a level's variance that a coarser map must keep to be as informative.
 KEPT = 0.9
-# Positions or channels that are worked on at a time.
+# Positions or channels that are processed at a time.
 CHUNK = 65536
 CHANNELS = 16
 
@@ -30,8 +30,8 @@ class Level(NamedTuple):
     Args:
         components (np.ndarray): The first three principal components, (H, W, 3).
         explained (float): Their share of the variance.
-        layer (int): The layer behind which it was taken, counted from 1.
-        stride (int): Pixels of the image a position.
+        layer (int): The layer whose output it was made from, counted from 1.
+        stride (int): Image pixels per position.
         effective_stride (float): See :func:`effective_factor`; nan if all positions are equal.
     """
 
@@ -71,7 +71,7 @@ def pyramid_features(
         backbone (XCiT): A backbone for dense prediction.
         image (np.ndarray): See :func:`as_rgb`.
         preprocess (callable): RGB image to tensor. Defaults to ImageNet's mean and deviation.
-        figure (bool): Whether the figure is returned as well. Defaults to False.
+        figure (bool): Whether to return the figure as well. Defaults to False.
 
     Returns:
         list[Level] or tuple[list[Level], Figure]: From the finest to the coarsest.
@@ -80,14 +80,14 @@ def pyramid_features(
 
 
 def subtract_fixed_pattern(features: Tensor, period: int) -> None:
-    """Take from enlarged features (d, H, W), in place, what repeats with every token.
+    """Subtract from enlarged features (d, H, W), in place, what repeats with every token.
 
-    A transposed convolution adds a constant to each of the places that it makes of a token. That
-    checkerboard is the same for every image; it would hide what differs.
+    A transposed convolution adds a constant to each of the positions that it makes from a token.
+    That checkerboard is the same for every image and would hide the differences.
 
     Args:
         features (Tensor): (d, H, W).
-        period (int): Positions a token, in height and in width.
+        period (int): Positions per token, in height and in width.
     """
     cells = features.unflatten(1, (-1, period)).unflatten(3, (-1, period))
     cells -= cells.mean((1, 3), keepdim=True)
@@ -96,7 +96,7 @@ def subtract_fixed_pattern(features: Tensor, period: int) -> None:
 def principal_components(features: Tensor) -> tuple[Tensor, float]:
     """The first three principal components of features (d, H, W): (3, H, W), and their share.
 
-    Their signs are those that make the largest weight of each positive.
+    Their signs make the largest weight of each positive.
     """
     flat = features.flatten(1).float()
     mean = flat.mean(1, keepdim=True)
@@ -113,7 +113,7 @@ def principal_components(features: Tensor) -> tuple[Tensor, float]:
 
 
 def effective_factor(features: Tensor) -> float:
-    """How much coarser a map could be and still tell as much, at least 1.
+    """How much coarser a map could be and still be as informative, at least 1.
 
     Averaging over squares of 1, 2, 4, ... positions keeps less and less of the variance of
     features (d, H, W). This is the side, interpolated, at which :data:`KEPT` of it is kept.
@@ -122,7 +122,7 @@ def effective_factor(features: Tensor) -> float:
     if not kept[0] > 0:
         return float('nan')
     shares = kept / kept[0]
-    octave = int(np.argmax(shares < KEPT))  # the last is 0: one square holds all
+    octave = int(np.argmax(shares < KEPT))  # the last is 0: one square covers everything
     above, below = shares[octave - 1], shares[octave]
     return float(2 ** (octave - 1 + (above - KEPT) / (above - below)))
 
@@ -137,7 +137,7 @@ def kept_by_pooling(features: Tensor) -> np.ndarray:
         for octave in range(octaves):
             kept[octave] += (sums.square() / counts).sum().item()
             sums, counts = _sums_of_four(sums), _sums_of_four(counts)
-    # What rounding leaves of the mean is not variance.
+    # Rounding errors of the mean are not variance.
     kept[kept < 1e-12 * features.square().sum().item()] = 0
     return kept
 

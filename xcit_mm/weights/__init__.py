@@ -1,4 +1,4 @@
-"""Every published checkpoint format, read safely, under one set of names."""
+"""Reads every published checkpoint format safely and translates it to one set of names."""
 
 from .convert import convert
 from .formats import recognise, unwrap

@@ -28,7 +28,7 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     if target.suffix != '.safetensors':
         raise ValueError(f'the output must end in .safetensors, not {target.name!r}')
     if target.exists() and not overwrite:
-        raise FileExistsError(f'{target} exists already; --force overwrites it')
+        raise FileExistsError(f'{target} already exists; --force overwrites it')
     recognised = recognise(unwrap(read_weights(source)))
     if recognised is None:
         raise ValueError(f'{source} contains no XCiT in a known format')

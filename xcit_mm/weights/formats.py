@@ -1,4 +1,4 @@
-"""The formats in which XCiT weights are published: how to tell them apart, and their names in ours.
+"""The formats of published XCiT weights: how to recognise them and translate their names to ours.
 
 =============  =========================================================================
 own            this project's names
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Entries that may wrap a state dict, in the order of the search.
+# Entries that may wrap a state dict, in search order.
 WRAPPERS = ('state_dict', 'model', 'teacher')
 # Prefixes that training tools add to the names of a backbone.
 PREFIXES = ('module.', 'backbone.')
 
-# What identifies a format: the start of a name that no other format has.
+# What identifies a format: the start of a name that no other format uses.
 SIGNS = {
     'mmpretrain': re.compile(r'^xca_layers\.'),
     'released': re.compile(r'^pos_embeder\.'),
@@ -68,7 +68,7 @@ RULES: dict[str, tuple[tuple[str, str], ...]] = {
         (r'\.local_mp\.conv1\.bn\.', '.lpi.norm.'),
         (r'\.local_mp\.(conv\d)\.conv\.', r'.lpi.\1.'),
         (r'^head\.fc\.', 'head.'),
-        # The classifiers of mmpretrain put their head beside the backbone.
+        # The classifiers of mmpretrain put their head next to the backbone.
         (r'^layers\.head\.', 'head.'),
     ),
 }
@@ -159,7 +159,7 @@ def _join_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes of the network that these weights, in our names, belong to, as far as they tell."""
+    """The sizes of the network that weights in our names belong to, as far as they show."""
     found: dict[str, int] = {}
     stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d)\.', n))}
     layers = {number for name in state if (number := layer_number(name)) is not None}

@@ -1,7 +1,7 @@
 """Translates published weights while they are loaded.
 
 :func:`translate_state_dict` runs before a backbone or classifier takes its weights from a state
-dict, whoever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, or an
+dict, whatever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, or an
 inferencer of mmdet or mmseg. So every published file works as it is.
 """
 
@@ -91,7 +91,7 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
             unused.add(part)
             del recognised.state[name]
         elif behind_last and number in range(module.variant.depth):
-            unused.add('layers behind the last feature')
+            unused.add('layers after the last feature')
             del recognised.state[name]
     return unused
 

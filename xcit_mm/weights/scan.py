@@ -19,7 +19,7 @@ CONSTANTS = {
 TUPLES = ('EMPTY_TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3')
 
 MAX_TUPLE_DEPTH = 100
-# Memory for Python objects: so much per byte of the pickle, plus a fixed amount, up to a limit.
+# Memory for Python objects: this much per byte of the pickle, plus a fixed amount, up to a limit.
 BYTES_PER_BYTE, SPARE_BYTES, MAX_BYTES = 32, 2**26, 2**32
 OBJECT_BYTES = 64
 # Several tensors may share a storage: tied weights.

@@ -35,7 +35,7 @@ DENSE_INITIALISATION = '384_dist'
 
 
 class UnknownWeightsError(CheckpointError, ValueError):
-    """A name or an address without weights behind it."""
+    """A name or an address that leads to no weights."""
 
 
 class DownloadError(CheckpointError):
@@ -67,7 +67,7 @@ def resolve_short_name(name: str) -> str:
     size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
     close = [known for known in published() if size and f'{size}/' in known]
     raise UnknownWeightsError(
-        f'there are no published weights {name!r}; there are '
+        f'there are no published weights {name!r}; choose from '
         + ', '.join(f'xcit://{known}' for known in (close or published()))
     )
 
@@ -78,7 +78,7 @@ def cache_folder() -> Path:
 
 
 def cached_path(url: str) -> Path:
-    """Where the file of an address is kept: by host, so that no file passes for another."""
+    """Where the file of an address is kept: by host, so that no file is mistaken for another."""
     address = urllib.parse.urlparse(url)
     host = address.netloc.rpartition('@')[2]
     parts = [part for part in address.path.split('/') if part]
@@ -129,7 +129,7 @@ def _fetch(url: str, part: Path) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        # What is here is at least as long as the file, so it is not a part of it. Start over.
+        # The part is at least as long as the file, so it cannot belong to it. Start over.
         part.unlink()
         return _fetch(url, part)
     with response:

@@ -1,7 +1,7 @@
 """An opt-in: mmengine reads every checkpoint of this process strictly.
 
-Registering loaders is mmengine's public way to read a scheme. Those here replace its own for files,
-web addresses and the model zoos. Nothing else of mmengine changes.
+Registering a loader is mmengine's public way to read a scheme. The loaders here replace its own for
+files, web addresses and the model zoos. Nothing else in mmengine changes.
 """
 
 import os

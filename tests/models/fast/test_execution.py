@@ -1,4 +1,4 @@
-"""The fast executions are used where nothing was changed, and the plain modules where it was."""
+"""The fast executions run unchanged networks, and the plain modules run changed ones."""
 
 import copy
 
@@ -118,7 +118,7 @@ def test_every_module_calls_its_hooks_and_results_are_the_same():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_what_a_hook_keeps_is_never_overwritten():
+def test_tensors_that_a_hook_keeps_are_never_overwritten():
     model = backbone().eval()
     kept = []
     model.layers[0].register_forward_hook(lambda module, inputs, output: kept.append(output))

@@ -1,4 +1,4 @@
-"""The feed-forward branch over chunks, with its backward written out."""
+"""The feed-forward branch over chunks, with its hand-written backward."""
 
 import pytest
 import torch

@@ -10,7 +10,7 @@ from .problems import Problem
 
 IMAGE_KEYS = ('id', 'file_name', 'width', 'height')
 ANNOTATION_KEYS = ('id', 'image_id', 'category_id', 'bbox', 'area')
-# What mmdet neither skips nor refuses by itself, in words that name the file.
+# Problems that mmdet neither skips nor reports with the name of the file.
 STOPPING = (
     'annotations: not COCO',
     'annotations: duplicate id',
@@ -20,7 +20,7 @@ STOPPING = (
 
 
 def read_coco(path: str) -> dict[str, Any] | Problem:
-    """The content of an annotation file, or what is wrong with it as a whole."""
+    """The content of an annotation file, or the problem of the file as a whole."""
     try:
         content = json.loads(Path(path).read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError) as error:
@@ -33,10 +33,10 @@ def _wrong_structure(content: Any) -> str | None:
     if not isinstance(content, dict):
         return 'not a dict of images, categories and annotations'
     for part in ('images', 'categories', 'annotations'):
-        # Files of images to be tested have no annotations.
+        # Files of test images have no annotations.
         entries = content.get(part, [] if part == 'annotations' else None)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            return f'{part} is no list of entries'
+            return f'{part} is not a list of entries'
         for entry in entries:
             ids = [entry[key] for key in ('id', 'image_id', 'category_id') if key in entry]
             if not all(isinstance(value, (int, str)) for value in ids):
@@ -47,7 +47,7 @@ def _wrong_structure(content: Any) -> str | None:
 def check_coco(
     content: dict[str, Any], path: str, classes: Iterable[str] | None = None, masks: bool = False
 ) -> Iterator[Problem]:
-    """What is wrong with annotations.
+    """Find problems in annotations.
 
     Args:
         content (dict): What :func:`read_coco` returned.
@@ -112,7 +112,7 @@ def _check_categories(
     known = {category.get('name') for category in categories}
     for name in classes or ():
         if name not in known:
-            yield Problem('annotations: class missing', path, f'{name} is no category')
+            yield Problem('annotations: class missing', path, f'{name} is not a category')
 
 
 def _check_object(annotation: dict, image: dict, masks: bool) -> Iterator[tuple[str, str]]:
@@ -126,7 +126,7 @@ def _check_object(annotation: dict, image: dict, masks: bool) -> Iterator[tuple[
         return
     numbers = [*box, annotation['area'], *(n for polygon in polygons for n in polygon)]
     if not _finite(numbers):
-        yield 'not a number', 'NaN, infinity or no number in the box, area or polygons'
+        yield 'not a number', 'NaN, infinity or a non-number in the box, area or polygons'
         return
     x, y, width, height = box
     right, bottom = image['width'], image['height']

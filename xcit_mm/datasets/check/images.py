@@ -1,4 +1,4 @@
-"""Checks images with the decoder that training uses, and with Pillow for what that hides."""
+"""Checks images with the decoder that training uses, and with Pillow for what it hides."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ MODES = {'CMYK': 'CMYK', 'L': 'grey', '1': 'grey', 'LA': 'alpha', 'RGBA': 'alpha
 
 @contextlib.contextmanager
 def large_images() -> Iterator[None]:
-    """Let Pillow open what OpenCV opens: 2**30 pixels."""
+    """Let Pillow open images as large as OpenCV does: 2**30 pixels."""
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, 2**30
     try:
         yield
@@ -29,7 +29,7 @@ def large_images() -> Iterator[None]:
 def check_image(
     path: str, size: tuple[int, int] | None = None
 ) -> tuple[list[Problem], tuple[int, int] | None]:
-    """What is wrong with an image.
+    """Find problems in an image.
 
     Args:
         path (str): Its file.
@@ -60,7 +60,7 @@ def check_image(
         detail = 'OpenCV, which training uses, cannot read it'
         return [Problem('image: unreadable', path, detail)], None
     problems = [Problem(f'image: {note}', path) for note in notes]
-    problems += _check_size(path, decoded, size, 'turned by EXIF' in notes)
+    problems += _check_size(path, decoded, size, 'rotated by EXIF' in notes)
     return problems, decoded.shape[:2]
 
 
@@ -68,11 +68,11 @@ def _notes(image: Image.Image, content: bytes) -> list[str]:
     notes = [MODES[image.mode]] if image.mode in MODES else []
     if image.mode.startswith(('I', 'F')):
         notes.append('grey')
-    # Pillow reads 16-bit colour PNGs as 8 bits, so their header is asked.
+    # Pillow reads 16-bit colour PNGs as 8 bits, so the header is checked.
     if image.mode.startswith('I') or (image.format == 'PNG' and content[24] == 16):
         notes.append('16 bit')
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        notes.append('turned by EXIF')
+        notes.append('rotated by EXIF')
     return notes
 
 
@@ -85,7 +85,7 @@ def _check_size(
     if height * width > MAX_PIXELS:
         yield Problem('image: huge', path, f'{width} x {height} pixels')
     if size is not None and size != (width, height):
-        exif = ', as it is turned by its EXIF entry' if turned else ''
+        exif = ' after rotation by its EXIF entry' if turned else ''
         yield Problem(
             'image: other size',
             path,

@@ -8,7 +8,7 @@ from PIL import Image
 
 from .problems import Problem
 
-# Pillow's modes of one channel of at most 8 bits, which is what mmseg makes of any other.
+# Pillow's modes with one channel of at most 8 bits. mmseg converts any other mode to that.
 ONE_BYTE_MODES = ('1', 'L', 'P')
 
 
@@ -17,8 +17,8 @@ class Labels(NamedTuple):
 
     Args:
         classes (int): The number of its classes.
-        ignored (int): The label that is left out.
-        reduced (bool): Whether 0 is left out and classes count from 1.
+        ignored (int): The label that is ignored.
+        reduced (bool): Whether 0 is ignored and classes start at 1.
     """
 
     classes: int
@@ -34,7 +34,7 @@ class Labels(NamedTuple):
 def check_label(
     info: dict[str, Any], allowed: Labels, image_size: tuple[int, int]
 ) -> list[Problem]:
-    """What is wrong with the labels of an image.
+    """Find problems in the labels of an image.
 
     Args:
         info (dict): An entry of the data set's ``load_data_list``.
@@ -47,7 +47,7 @@ def check_label(
     if not os.path.isfile(path):
         return [Problem('label: missing', path)]
     if 1 in image_size:
-        return [Problem('label: unreadable', path, 'mmseg reads none of one row or column')]
+        return [Problem('label: unreadable', path, 'mmseg cannot read a single row or column')]
     try:
         labels = LoadAnnotations()({**info, 'seg_fields': []})['gt_seg_map']
     except Exception as error:  # a damaged file can raise anything
@@ -59,7 +59,7 @@ def check_label(
 def wrong_labels(
     labels: np.ndarray, path: str, allowed: Labels, image_size: tuple[int, int]
 ) -> Problem | None:
-    """What is wrong with labels that were loaded from a file, if anything."""
+    """The problem of labels that were loaded from a file, if there is one."""
     with Image.open(path) as image:
         mode = image.mode
         largest = np.asarray(image).max() if mode.startswith(('I', 'F')) else None
@@ -70,7 +70,7 @@ def wrong_labels(
         detail = f'{width} x {height} pixels; its image has {image_width} x {image_height}'
         return Problem('label: other size', path, detail)
     if largest is not None and largest > 255:
-        detail = f'up to {largest}, of which mmseg would keep the last 8 bits'
+        detail = f'up to {largest}, but mmseg keeps only the last 8 bits'
         return Problem('label: out of range', path, detail)
     top = int(labels[labels != allowed.ignored].max(initial=0))
     if top >= allowed.classes:

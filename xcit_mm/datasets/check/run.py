@@ -22,7 +22,7 @@ EXAMPLES = 3
 
 @dataclass
 class Report:
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and the problems that were found."""
 
     images: int = 0
     splits: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Report:
                 yield f'  and {len(same) - EXAMPLES} more'
 
     def to_json(self) -> str:
-        """Everything, for programs."""
+        """All problems, for other programs."""
         problems = [
             {
                 'problem': problem.kind,
@@ -103,7 +103,7 @@ def find_problems(datasets: dict[str, list[dict]], workers: int) -> Report:
 
 
 def in_threads(jobs: Iterable[Callable], workers: int) -> Iterator[list[Problem]]:
-    """Run jobs; decoders let other threads run. Results come in order."""
+    """Run jobs in threads, since decoders release the GIL. Results keep their order."""
     with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(lambda job: job(), jobs)
 
@@ -118,7 +118,7 @@ def loads_masks(pipeline: Iterable[dict]) -> bool:
 
 
 def plan(dataset: Any, masks: bool) -> tuple[list[Problem], list[Callable[[], list[Problem]]]]:
-    """What is wrong with the annotations as a whole, and a job for each image."""
+    """The problems of the annotations as a whole, and one job per image."""
     with contextlib.suppress(ImportError):
         from mmdet.datasets import CocoDataset
 

@@ -1,4 +1,4 @@
-"""A data set of drawn shapes, made on the spot, in the layouts of COCO and ADE20k."""
+"""Draws a data set of shapes in the layouts of COCO and ADE20k."""
 
 from .draw import CLASSES
 from .make import ensure_shapes, make_shapes

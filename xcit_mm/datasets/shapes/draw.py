@@ -1,6 +1,7 @@
-"""Draws scenes of shapes: the pixels and, for every shape, what of it is visible.
+"""Draws scenes of shapes: the image, and the visible part of every shape.
 
-Class is shape alone: colour, texture, size, rotation and place say nothing about it.
+The outline alone determines the class: colour, texture, size, rotation and position say nothing
+about it.
 """
 
 from dataclasses import dataclass, field
@@ -9,16 +10,16 @@ import cv2
 import numpy as np
 
 CLASSES = ('disc', 'bar', 'triangle', 'star', 'arc')
-# No shape is placed so that it leaves less than this part of another one to see: whatever can be
-# seen can be told apart, and is annotated.
+# A new shape must leave at least this fraction of every other one visible, so that every visible
+# shape can be recognised and is annotated.
 MIN_VISIBLE = 0.75
 ATTEMPTS = 20
 # Shapes are light and backgrounds mostly dark, in any hue (negatives the other way round), and a
 # shape differs from what is behind it by this much, summed over the channels. With contrasts of
-# either sign in one image the demo's Semantic FPN had an mIoU of 0.47 after 500 iterations, so it
-# had 0.82.
+# both signs in one image, the demo's Semantic FPN reached an mIoU of 0.47 after 500 iterations, and
+# this way 0.82.
 MIN_LIGHTNESS, MIN_CONTRAST = 165, 200
-# Either way, in radians.
+# In either direction, in radians.
 MAX_ROTATION = 0.4
 # Sub-pixel bits of OpenCV's drawing functions.
 SHIFT = 4
@@ -73,10 +74,10 @@ def draw_scene(rng: np.random.Generator, height: int, width: int, negatives: flo
     """A scene with a background and, mostly, some shapes.
 
     Args:
-        rng (np.random.Generator): Where all chance comes from.
+        rng (np.random.Generator): The source of all randomness.
         height (int): Height of the image.
         width (int): Its width.
-        negatives (float): Chance that it is a negative: dark shapes on a light ground. Defaults
+        negatives (float): Probability of a negative: dark shapes on a light ground. Defaults
             to 0.
     """
     scene = Scene(_background(rng, height, width))
@@ -92,7 +93,7 @@ def draw_scene(rng: np.random.Generator, height: int, width: int, negatives: flo
 
 
 def _place_shape(rng: np.random.Generator, scene: Scene) -> None:
-    """Add a shape where it hides none of the others; nowhere, if the scene is full."""
+    """Add a shape where it hides none of the others, unless the scene is full."""
     height, width = scene.image.shape[:2]
     label, radius = int(rng.integers(len(CLASSES))), _radius(rng, height, width)
     margin = 0.7 * radius
@@ -111,7 +112,7 @@ def _hides_none(scene: Scene, mask: np.ndarray) -> bool:
 
 
 def _radius(rng: np.random.Generator, height: int, width: int) -> float:
-    """Small ones are as likely as large ones."""
+    """A random radius: small ones are as likely as large ones."""
     return float(np.exp(rng.uniform(np.log(0.19), np.log(0.34)))) * min(height, width)
 
 
@@ -153,7 +154,7 @@ def _light_color(rng: np.random.Generator) -> np.ndarray:
 
 
 def _cover(scene: Scene, mask: np.ndarray) -> None:
-    """What is behind a new shape is not visible any more."""
+    """Mark what is behind a new shape as invisible."""
     for shape in scene.shapes:
         shape.mask &= ~mask
 
@@ -174,7 +175,7 @@ def _paint_crowd(rng: np.random.Generator, scene: Scene) -> None:
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A gradient, and on most images stripes, a checkerboard or blobs upon it."""
+    """A gradient, and on most images stripes, a checkerboard or blobs on it."""
     color = rng.uniform(20, 110, 3)
     image = color + _gradient(rng, height, width, rng.uniform(0, 60))[..., None]
     tint = rng.uniform(-1, 1, 3) * rng.uniform(10, 35)

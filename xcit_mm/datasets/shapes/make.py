@@ -20,7 +20,7 @@ from .draw import CLASSES, Scene, Shape, draw_scene
 
 # split -> names of its folders in COCO and in ADE20k
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
-# Label PNGs, as in ADE20k: 0 is unlabelled, classes count from 1.
+# Label PNGs, as in ADE20k: 0 is unlabelled, classes start at 1.
 SEGMENTATION_CLASSES = ('background', *CLASSES)
 SPEC_FILE = 'shapes.json'
 
@@ -37,14 +37,13 @@ def make_shapes(
     """Make a data set; the same arguments give the same bytes.
 
     Args:
-        root (str or PathLike): Its folder, made as a whole or not at all.
+        root (str or PathLike): Its folder, created completely or not at all.
         train (int): Number of images for training. Defaults to 400.
         val (int): Number of images for validation. Defaults to 100.
         size (int): Height and width of most images; a third are wider or taller. Defaults to 128.
-        seed (int): Seed of all chance. Defaults to 0.
-        negatives (float): Part of the images that are negatives: dark shapes on light grounds.
-            Whether a region is shape or ground then shows only in the image as a whole. Defaults
-            to 0.
+        seed (int): Seed of all randomness. Defaults to 0.
+        negatives (float): Fraction of the images that are negatives: dark shapes on light grounds.
+            Then only the whole image tells shape from ground. Defaults to 0.
         overwrite (bool): Whether an existing folder is replaced. Defaults to False.
     """
     root = Path(root)
@@ -54,7 +53,7 @@ def make_shapes(
             '0 to 1'
         )
     if root.exists() and not overwrite:
-        raise FileExistsError(f'{root} exists already')
+        raise FileExistsError(f'{root} already exists')
     unfinished = root.with_name(root.name + '.unfinished')
     shutil.rmtree(unfinished, ignore_errors=True)
     counts = {'train': train, 'val': val}
@@ -63,7 +62,7 @@ def make_shapes(
         for number, (split, count) in enumerate(counts.items()):
             writer = _SplitWriter(unfinished, split)
             for index in range(count):
-                # Each image has a stream of chance of its own: their order does not matter.
+                # Each image has its own random stream, so their order does not matter.
                 rng = np.random.default_rng([seed, number, index])
                 height, width = _image_size(rng, size)
                 writer.add(index, draw_scene(rng, height, width, negatives))
@@ -78,7 +77,7 @@ def make_shapes(
 
 
 def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
-    """Make a data set unless it is there with these arguments; see :func:`make_shapes`.
+    """Make a data set unless it exists with these arguments; see :func:`make_shapes`.
 
     Processes that start together wait for the one that makes it.
     """
@@ -163,7 +162,7 @@ def _annotation(shape: Shape) -> dict[str, Any]:
         'iscrowd': int(shape.is_crowd),
         'segmentation': segmentation,
     }
-    # Of what was written: like COCO's own, polygons have no holes.
+    # The area of what was written: as in COCO, polygons have no holes.
     return {**annotation, 'area': int(decode(annotation, *shape.mask.shape).sum())}
 
 
@@ -184,7 +183,7 @@ def _polygons(mask: np.ndarray) -> list[list[float]]:
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Crowds have uncompressed run lengths, down the columns, beginning with zeros."""
+    """Uncompressed run lengths, for crowds: column by column, starting with zeros."""
     flat = np.asfortranarray(mask).ravel(order='F')
     changes = np.flatnonzero(np.diff(flat)) + 1
     counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
@@ -194,7 +193,7 @@ def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
 
 
 def _labels(scene: Scene) -> np.ndarray:
-    """The label PNG: outlines of shapes and crowds are unlabelled, all else has a class."""
+    """The label PNG: outlines of shapes and crowds are unlabelled, the rest has a class."""
     labels = np.ones(scene.image.shape[:2], np.uint8)
     for shape in scene.shapes:
         labels[shape.mask] = 0 if shape.is_crowd else shape.label + 2
@@ -204,7 +203,7 @@ def _labels(scene: Scene) -> np.ndarray:
 
 
 def decode(annotation: dict[str, Any], height: int, width: int) -> np.ndarray:
-    """The mask of an annotation by COCO's own tools; to look at what was written."""
+    """The mask of an annotation, decoded by COCO's own tools."""
     segmentation = annotation['segmentation']
     if isinstance(segmentation, list):
         parts = coco_mask.frPyObjects(segmentation, height, width)

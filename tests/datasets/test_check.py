@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import pickle
 import shutil
 from types import SimpleNamespace
 
@@ -254,6 +255,18 @@ def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, cap
     assert call(check, config, *voc) == 2
     assert 'XMLDataset is neither' in capfd.readouterr().err
     assert call(check, config, '--workers', '0') == 2
+
+
+def test_a_guarded_data_set_can_be_sent_to_another_process(spoilt):
+    config, files = spoilt('det', lambda bad: bad.coco_image.write_bytes(b''))
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    dataset = build_guarded(cfg.train_dataloader.dataset)
+    sent = pickle.loads(pickle.dumps(dataset))
+    assert type(sent) is type(dataset) and type(sent).__name__ == 'CocoDataset'
+    assert len(sent) == len(dataset)
+    with pytest.raises(DataError, match=str(files[0])):
+        sent[0]
 
 
 def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, capfd):

@@ -30,7 +30,9 @@ avoid_broken_amx()
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from mmengine.config import utils as config_utils  # noqa: E402
+from mmengine.runner import CheckpointLoader  # noqa: E402
 from mmengine.utils import ManagerMixin  # noqa: E402
+from torch.utils.data import _utils as data_utils  # noqa: E402
 
 from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
 
@@ -43,6 +45,9 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
 
 # mmengine reads all metafiles of mmdet or mmseg for every base of every config.
 config_utils.load = functools.cache(config_utils.load)
+
+# How long the end of a data loader waits for each of its processes, which it then ends itself.
+data_utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # The same cases in every run of CI; new ones, and ten times as many, in long runs.
 settings.register_profile('default', deadline=None, derandomize=True)
@@ -65,7 +70,11 @@ def forget_runs():
 
 @pytest.fixture(autouse=True)
 def separate_runs():
+    """Let a test that runs commands leave nothing behind: they read checkpoints strictly."""
     forget_runs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes))
+        yield
 
 
 @pytest.fixture

@@ -147,7 +147,6 @@ def trained(tmp_path_factory, small_data):
     return train_one
 
 
-@pytest.mark.xdist_group('bad data')
 @pytest.mark.parametrize('case', RUNS)
 def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
     """Training on the bad file, and testing on it, by the code of the tools."""
@@ -174,7 +173,6 @@ def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
         shutil.rmtree(tmp_path / 'data')
 
 
-@pytest.mark.xdist_group('bad data')
 def test_inference_skips_an_image_that_memory_does_not_suffice_for(
     spoilt, trained, tmp_path, capfd
 ):

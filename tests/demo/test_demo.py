@@ -21,7 +21,7 @@ from xcit_mm.demo.run import run_demo
 from xcit_mm.demo.steps import JOBS, steps
 from xcit_mm.errors import UserError
 
-from ..tiny import shrink
+from ..tiny import LOADERS_OF_A_RUN, shrink
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -74,6 +74,9 @@ def tiny_job(job, folder):
     shrink(cfg.model)
     cfg.shapes.update(train=8, val=10, size=64)
     cfg.default_hooks.logger.interval = 1
+    cfg.param_scheduler = []  # four iterations have no room for a warm-up
+    for loader in LOADERS_OF_A_RUN:
+        cfg[loader].update(num_workers=0, persistent_workers=False)
     config = folder / f'{job.name}.py'
     config.write_text(cfg.pretty_text.replace('data/shapes', str(folder / 'shapes')))
     return dataclasses.replace(job, config=str(config))

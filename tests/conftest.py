@@ -31,12 +31,11 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from mmengine.config import utils as config_utils  # noqa: E402
 from mmengine.runner import CheckpointLoader  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
 from torch.utils.data import _utils as data_utils  # noqa: E402
 
 from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
 
-from .tiny import write_recipe  # noqa: E402
+from .tiny import forget_runs, write_recipe  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Tests side by side, and the processes that they start, share the cores.
@@ -58,14 +57,6 @@ settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
-
-
-def forget_runs():
-    """Forget loggers and visualizers: mmengine keeps those of the first run in a process."""
-    kinds = [ManagerMixin]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-        kind._instance_dict.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -30,11 +30,12 @@ avoid_broken_amx()
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from mmengine.config import utils as config_utils  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
+from mmengine.runner import CheckpointLoader  # noqa: E402
+from torch.utils.data import _utils as data_utils  # noqa: E402
 
 from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
 
-from .tiny import write_recipe  # noqa: E402
+from .tiny import forget_runs, write_recipe  # noqa: E402
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Parallel tests, and the processes that they start, share the cores.
@@ -43,6 +44,9 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
 
 # mmengine reads all metafiles of mmdet or mmseg for each base of each config.
 config_utils.load = functools.cache(config_utils.load)
+
+# How long the end of a data loader waits for each of its processes, which it then ends itself.
+data_utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # The same cases in every run of CI; new ones, and ten times as many, in long runs.
 settings.register_profile('default', deadline=None, derandomize=True)
@@ -55,17 +59,13 @@ def fixed_seed():
     torch.manual_seed(0)
 
 
-def forget_runs():
-    """Forget loggers and visualizers: mmengine keeps those of the first run in a process."""
-    kinds = [ManagerMixin]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-        kind._instance_dict.clear()
-
-
 @pytest.fixture(autouse=True)
 def separate_runs():
+    """Let a test that runs commands leave nothing behind: they read checkpoints strictly."""
     forget_runs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes))
+        yield
 
 
 @pytest.fixture

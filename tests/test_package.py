@@ -14,7 +14,6 @@ import pytest
 from xcit_mm import __version__
 
 ROOT = Path(__file__).parents[1]
-packaged = pytest.mark.xdist_group('packaged')
 
 
 def python(*arguments, **kwargs):
@@ -50,7 +49,6 @@ def archives(tmp_path_factory):
     return next(folder.glob('*.whl')), next(folder.glob('*.tar.gz'))
 
 
-@packaged
 def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
     wheel, sdist = archives
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -78,7 +76,6 @@ def installed(archives, tmp_path_factory):
     return {'cwd': folder, 'env': {**os.environ, 'PYTHONPATH': str(folder / 'lib')}}
 
 
-@packaged
 def test_installed_wheel_works_from_elsewhere(installed):
     user_config = installed['cwd'] / 'mine.py'
     user_config.write_text("_base_ = 'xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py'\n")
@@ -92,7 +89,6 @@ def test_installed_wheel_works_from_elsewhere(installed):
     assert path.startswith(str(installed['cwd'])) and arch == 's12'
 
 
-@packaged
 def test_installed_wheel_has_the_commands(installed):
     script = installed['cwd'] / 'lib' / 'bin' / 'xcit-mm'
     run = python(str(script), '--version', **installed)
@@ -102,7 +98,6 @@ def test_installed_wheel_has_the_commands(installed):
     assert (installed['cwd'] / 'here' / 'coco' / 'val2017').is_dir()
 
 
-@packaged
 def test_mim_knows_the_installed_package(installed):
     code = (
         'from mim.commands.search import get_model_info as f; found = f("xcit_mm", to_dict=True); '

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.utils import ManagerMixin
 
 ROOT = Path(__file__).parents[1]
 # One config per head. Each exists for patch sizes 16 and 8.
@@ -174,3 +175,11 @@ def write_config(folder, task, data):
     path = Path(folder) / f'{task}.py'
     path.write_text(merged(task).replace('DATA', str(data)))
     return path
+
+
+def forget_runs():
+    """Forget loggers and visualizers: mmengine keeps those of the first run in a process."""
+    kinds = [ManagerMixin]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        kind._instance_dict.clear()

@@ -9,8 +9,6 @@ import pytest
 
 from xcit_mm.cli import infer
 
-pytestmark = pytest.mark.xdist_group('trained')
-
 
 @pytest.fixture
 def images(small_data, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 
 from xcit_mm.cli import test
 
-pytestmark = pytest.mark.xdist_group('trained')
 TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
 
 

@@ -15,17 +15,10 @@ from ..tiny import HEADS, ROOT, write_config
 
 DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
 SEGMENTATION = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
-SHARED = ('mask_rcnn', 16), ('sem_fpn', 16)
-RECIPES = [
-    pytest.param(
-        head, patch, marks=[pytest.mark.xdist_group('trained')] * ((head, patch) in SHARED)
-    )
-    for head in HEADS
-    for patch in (16, 8)
-]
 
 
-@pytest.mark.parametrize('head, patch_size', RECIPES)
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('head', HEADS)
 def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_path, capfd):
     """One step of the recipe with a tiny model: its pipelines, losses, schedule and metrics."""
     config, checkpoint = trained(head, patch_size)

@@ -14,8 +14,6 @@ import xcit_mm  # noqa: F401
 from xcit_mm.compat import checkpoints, init_gloo, revert_sync_bn, torchvision_ops
 from xcit_mm.weights import UnsafeCheckpointError, read_checkpoint
 
-pytestmark = pytest.mark.xdist_group('compat')
-
 
 def python(code, **kwargs):
     return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, **kwargs)

@@ -148,7 +148,6 @@ def trained(tmp_path_factory, small_data):
     return train_one
 
 
-@pytest.mark.xdist_group('bad data')
 @pytest.mark.parametrize('case', RUNS)
 def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
     """Trains and tests on the bad file, with the code of the tools."""
@@ -175,7 +174,6 @@ def test_whole_runs(case, spoilt, trained, tmp_path, capfd):
         shutil.rmtree(tmp_path / 'data')
 
 
-@pytest.mark.xdist_group('bad data')
 def test_inference_skips_an_image_that_does_not_fit_in_memory(spoilt, trained, tmp_path, capfd):
     checkpoint = trained('seg')
     config, (image, *_) = spoilt('seg', CASES['seg image 100 megapixels'][1], 'val')

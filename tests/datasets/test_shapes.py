@@ -13,8 +13,6 @@ from xcit_mm.datasets.shapes import CLASSES, ensure_shapes, make_shapes
 from xcit_mm.datasets.shapes.draw import draw_scene
 from xcit_mm.datasets.shapes.make import decode
 
-pytestmark = pytest.mark.xdist_group('shapes')
-
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):

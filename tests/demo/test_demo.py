@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +16,14 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 
+import xcit_mm_cli
 from xcit_mm.cli import test, train
 from xcit_mm.cli.common import load_config
 from xcit_mm.demo.run import run_demo
 from xcit_mm.demo.steps import JOBS, steps
 from xcit_mm.errors import UserError
 
-from ..tiny import shrink
+from ..tiny import LOADERS_OF_A_RUN, forget_runs, shrink
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -74,18 +76,31 @@ def tiny_job(job, folder):
     shrink(cfg.model)
     cfg.shapes.update(train=8, val=10, size=64)
     cfg.default_hooks.logger.interval = 1
+    cfg.param_scheduler = []  # four iterations have no room for a warm-up
+    for loader in LOADERS_OF_A_RUN:
+        cfg[loader].update(num_workers=0, persistent_workers=False)
     config = folder / f'{job.name}.py'
     config.write_text(cfg.pretty_text.replace('data/shapes', str(folder / 'shapes')))
     return dataclasses.replace(job, config=str(config))
 
 
+def run_here(words):
+    """Run ``python -m xcit_mm_cli ...`` in this process, except for tests: one real process."""
+    command, *arguments = words[3:]
+    if command == 'test':
+        return subprocess.run(words)
+    forget_runs()
+    return SimpleNamespace(returncode=xcit_mm_cli.main([command, *arguments]))
+
+
 def test_a_tiny_demo_resumes_and_then_does_nothing(tmp_path, monkeypatch, capfd):
-    """Runs all commands of the demo as processes; the first was stopped halfway before."""
+    """Runs all commands of the demo; the first was stopped halfway before."""
     jobs = [tiny_job(job, tmp_path) for job in JOBS]
     monkeypatch.setattr('xcit_mm.demo.run.JOBS', jobs)
     monkeypatch.setattr('xcit_mm.demo.run.QUICK_ITERATIONS', 4)
     for module in ('run', 'steps'):  # the configs are files, not those of the package
         monkeypatch.setattr(f'xcit_mm.demo.{module}.get_config', Config.fromfile)
+    monkeypatch.setattr('xcit_mm.demo.steps.subprocess', SimpleNamespace(run=run_here))
     out_dir = tmp_path / 'demo'
     first = next(steps(jobs[0], out_dir, seed=0, iterations=4))
     assert train.main([*first.command[1:], 'train_cfg.max_iters=2']) == 0

@@ -15,7 +15,7 @@ from ..tiny import ROOT, write_config
 from . import hostile
 from .guarded_reader import network
 
-pytestmark = [pytest.mark.usefixtures('strict_reader'), pytest.mark.xdist_group('hostile')]
+pytestmark = pytest.mark.usefixtures('strict_reader')
 
 EXPECTED = {'CheckpointError', 'UnsafeCheckpointError'}
 MEMORY = 400 * 2**20

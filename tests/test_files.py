@@ -30,6 +30,12 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
     assert path.read_bytes() == b'old' and names(tmp_path) == ['file']
 
 
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / 'file'):
+        (tmp_path / 'other').read_bytes()
+    assert raised.value.filename == str(tmp_path / 'other') and names(tmp_path) == []
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / 'folder').mkdir()
     with pytest.raises(OSError) as raised:

@@ -26,16 +26,21 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
+    is_written = False
     try:
         yield unfinished
+        is_written = True
         with unfinished.open('rb+') as file:
             os.fsync(file.fileno())
         unfinished.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        # The user knows the file by its own name. A write that fails names no file at all.
         if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            names_it = error.filename is None or str(error.filename) == str(unfinished)
+            if is_written or names_it:
+                raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

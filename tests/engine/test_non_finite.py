@@ -60,8 +60,8 @@ def batches(*kinds):
     return samples
 
 
-def build(work_dir, dataset, *hooks, checkpoint=None, wrapper=None, **optim):
-    model = Model()
+def build(work_dir, dataset, *hooks, checkpoint=None, wrapper=None, kind=Model, **optim):
+    model = kind()
     optim = {'optimizer': dict(type='SGD', lr=0.01, momentum=0.9), **optim}
     return Runner(
         model,
@@ -156,6 +156,23 @@ def test_all_batches_of_an_accumulated_gradient_are_reported(tmp_path):
         run(tmp_path / 'b', data, NonFiniteHook(2), accumulative_counts=2)
 
 
+class SometimesUnused(Model):
+    """``extra`` has a gradient only where that is not a number."""
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        if any(x[0] == BAD_GRADIENT for x in inputs):
+            return super().forward(inputs, data_samples, mode)
+        return dict(loss=self.last(self.norm(self.first(torch.stack(inputs)))).square().mean())
+
+
+def test_an_accumulated_gradient_counts_where_the_last_pass_has_none(tmp_path):
+    data = batches('gradient', 'good')
+    runner = run(tmp_path, data, NonFiniteHook(), accumulative_counts=2, kind=SometimesUnused)
+    assert torch.equal(runner.model.extra, torch.ones(3))
+    (group,) = report(tmp_path, 2)['parameter_groups']
+    assert 'extra' in [parameter['name'] for parameter in group['parameters']]
+
+
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     checkpoint = dict(type='AtomicCheckpointHook', by_epoch=False, interval=1)
     optimizer = dict(type='SGD', lr=3e38)
@@ -201,7 +218,7 @@ def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
     assert 'step' not in vars(runner.optim_wrapper)
 
 
-# Two processes; in the second iteration, the gradient of the second process is not a number.
+# Two processes; the batches of the second one are given by their kinds.
 TWO_PROCESSES = """
 import os, sys
 from mmengine.config import Config
@@ -211,34 +228,53 @@ from xcit_mm.compat import init_gloo
 
 cfg = Config(dict(launcher='pytorch'))
 init_gloo(cfg)
-good, bad = batches('good', 'good', 'good'), batches('good', 'gradient', 'good')
+kinds = sys.argv[2].split()
+good, bad = batches(*['good'] * len(kinds)), batches(*kinds)
 samples = [sample for pair in zip(good, bad) for sample in pair]
 runner = Runner(
     Model(), work_dir=sys.argv[1], experiment_name='two', launcher='pytorch', cfg=cfg,
     train_dataloader=dict(
         dataset=samples, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)),
     train_cfg=dict(by_epoch=True, max_epochs=1),
-    optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9)),
-    default_hooks=dict(checkpoint=None, logger=None), custom_hooks=[dict(type='NonFiniteHook')])
+    optim_wrapper=dict(
+        optimizer=dict(type='SGD', lr=0.01, momentum=0.9), accumulative_counts=int(sys.argv[3])),
+    default_hooks=dict(checkpoint=None, logger=None),
+    custom_hooks=[dict(type='NonFiniteHook', max_in_a_row=2)])
 runner.train()
 total = sum(float(p.detach().double().sum()) for p in runner.model.parameters())
 print('weights', total)
 """
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
-def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
-    common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port))
+def run_two(work_dir, port, kinds, accumulated=1):
+    """Exit status and output of both processes."""
+    common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
     processes = [
         subprocess.Popen(
-            [sys.executable, '-c', TWO_PROCESSES, str(tmp_path)],
+            [sys.executable, '-c', TWO_PROCESSES, str(work_dir), kinds, str(accumulated)],
             cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, **common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
         )
         for rank in range(2)
     ]  # fmt: skip
     printed = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], printed
+    return [process.returncode for process in processes], printed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_all_processes_stop_in_the_same_iteration(tmp_path, free_port):
+    # The first loss concerns one process alone: no gradients are exchanged before the step.
+    status, printed = run_two(tmp_path, free_port, 'nan good good good', accumulated=2)
+    assert status == [1, 1]
+    for text in printed:
+        last = text.splitlines()[-1]
+        assert 'NonFiniteError: Iteration 2 ' in last and '2 in a row' in last
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
+    status, printed = run_two(tmp_path, free_port, 'good gradient good')
+    assert status == [0, 0], printed
     weights = [float(text.split()[-1]) for text in printed]
     assert weights[0] == weights[1] and math.isfinite(weights[0])
     reports = [

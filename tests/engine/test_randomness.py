@@ -1,6 +1,7 @@
 """Random numbers depend only on the seed and the position in the run."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from tests.engine import runs
-from xcit_mm.engine import SeededBatchSampler, SeededDefaultSampler, SeededInfiniteSampler
+from xcit_mm.engine import (
+    ExactResumeHook,
+    SeededBatchSampler,
+    SeededDefaultSampler,
+    SeededInfiniteSampler,
+)
 
 
 class Draws(Dataset):
@@ -109,6 +115,17 @@ def test_several_processes_have_the_seeds_of_one(monkeypatch):
         monkeypatch.setattr('mmengine.dataset.sampler.get_dist_info', lambda rank=rank: (rank, 2))
         parts.append(take(10, seed=3))
     assert [sample for pair in zip(*parts, strict=True) for sample in pair] == expected
+
+
+def test_each_process_drops_paths_of_its_own():
+    def drawn(rank, iteration=5):
+        runner = SimpleNamespace(seed=3, iter=iteration, rank=rank)
+        ExactResumeHook().before_train_iter(runner, 0)
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    assert drawn(0) == drawn(0)
+    for other in (drawn(1), drawn(0, iteration=6)):
+        assert all(a != b for a, b in zip(drawn(0), other, strict=True))
 
 
 class Model(BaseModel):

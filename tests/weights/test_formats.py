@@ -182,6 +182,27 @@ def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_pa
     )
 
 
+def test_a_pyramid_without_counters_is_kept():
+    source = randomised(backbone(8))
+    state = to_released(source.state_dict())
+    counters = [n for n in state if n.startswith('fpn') and n.endswith('num_batches_tracked')]
+    for name in counters:
+        del state[name]
+    target = backbone(8)
+    target.load_state_dict(state)
+    for name, tensor in target.state_dict().items():
+        if not name.endswith('num_batches_tracked'):
+            assert torch.equal(tensor, source.state_dict()[name]), name
+    assert counters
+
+
+def test_a_pyramid_with_weights_missing_is_refused():
+    state = to_released(randomised(backbone(8)).state_dict())
+    del state['fpn1.0.weight']
+    with pytest.raises(WeightsError, match=r'missing from the file: pyramid\.levels\.0\.0\.weight'):
+        backbone(8).load_state_dict(state)
+
+
 def test_safetensors_files_load(tmp_path):
     source = randomised(classifier())
     path = tmp_path / 'weights.safetensors'

@@ -102,6 +102,13 @@ def test_a_part_that_is_too_long_is_started_over(server, tmp_path):
     assert download(f'{server.url}/w.pth').read_bytes() == content
 
 
+def test_a_date_in_a_name_is_no_hash(server, tmp_path):
+    # As mmdet and mmseg name their files.
+    name = 'mask_rcnn_r50_fpn_1x_coco-c78dce93_20200708.pth'
+    server.files[name] = content = checkpoint_bytes(tmp_path)
+    assert download(f'{server.url}/{name}').read_bytes() == content
+
+
 def test_a_wrong_hash_is_refused_and_deleted(server, tmp_path):
     content = checkpoint_bytes(tmp_path)
     right = f'w-{hashlib.sha256(content).hexdigest()[:8]}.pth'

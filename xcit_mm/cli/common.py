@@ -18,10 +18,9 @@ from xcit_mm_cli.files import missing_config
 
 from ..compat import init_gloo, revert_sync_bn
 from ..configs import innermost_datasets
-from ..datasets.check import DataError
 from ..datasets.shapes import ensure_shapes
 from ..errors import UserError
-from ..weights import CheckpointError, WeightsError, use_strict_reader
+from ..weights import use_strict_reader
 
 COCO_LAYOUT = """\
 data/coco/
@@ -72,7 +71,7 @@ def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Nam
     use_strict_reader()
     try:
         return work(args)
-    except (UserError, CheckpointError, WeightsError, DataError) as error:
+    except UserError as error:
         # Strip control characters: names come from untrusted files.
         text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
         print(f'error: {text}', file=sys.stderr)

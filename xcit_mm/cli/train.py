@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from ..engine import NonFiniteError, ProgressBarHook, what_resume_takes
+from ..engine import ProgressBarHook, what_resume_takes
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import read_checkpoint
@@ -53,8 +53,6 @@ def train(runner: Runner) -> None:
     """Train; raise a UserError for what a user can fix."""
     try:
         runner.train()
-    except NonFiniteError as error:
-        raise UserError(str(error)) from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

@@ -11,13 +11,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.optim import Optimizer
 
+from ..errors import UserError
 from ..files import write_atomically
 from .checkpoint import what_resume_takes
 from .gradients import GradientWatch
 from .images import describe_images, json_number
 
 
-class NonFiniteError(FloatingPointError):
+class NonFiniteError(UserError, FloatingPointError):
     """A loss, gradient or weight that is infinite or not a number."""
 
 
@@ -67,7 +68,8 @@ class NonFiniteHook(Hook):
         """Save the buffers that the iteration may spoil, and its images."""
         copy_all(self.buffers, self.saved_buffers)
         self.batches = [data_batch] if self.was_step else [*self.batches, data_batch]
-        self.watch.forget()
+        if self.was_step:
+            self.watch.forget()  # else gradients are being accumulated
         self.has_looked = self.is_faulty = False
         self.groups: list[dict] = []
         self.loss_scale = loss_scale(runner)
@@ -75,9 +77,7 @@ class NonFiniteHook(Hook):
     def _look(self) -> None:
         """Find faulty gradients in all processes, which must agree on whether to take the step."""
         self.groups = self.watch.faulty_groups()
-        faulty = torch.tensor(bool(self.groups), dtype=torch.int32)
-        all_reduce(faulty, 'max')
-        self.is_faulty, self.has_looked = bool(faulty), True
+        self.is_faulty, self.has_looked = in_any_process(bool(self.groups)), True
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Cancel a faulty step by removing the gradients: without them, nothing changes."""
@@ -99,7 +99,8 @@ class NonFiniteHook(Hook):
         is_rescaled = self.is_faulty and 1 <= loss_scale(runner) < self.loss_scale
         outputs = outputs or {}
         is_finite = not isinstance(json_number(outputs.get('loss', 0.0)), str)
-        if is_finite and (not self.is_faulty or is_rescaled):
+        # All processes count the same iterations, so that they stop together.
+        if not in_any_process(not is_finite or (self.is_faulty and not is_rescaled)):
             if self.was_step:
                 self.in_a_row = 0
             return
@@ -129,7 +130,6 @@ class NonFiniteHook(Hook):
         )
         rank = f'_rank_{runner.rank}' if runner.world_size > 1 else ''
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{runner.iter + 1}{rank}.json'
-        path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(report, indent=1).encode())
         return path, in_words(report)
 
@@ -154,6 +154,13 @@ def loss_scale(runner: Runner) -> float:
     return 0.0 if scaler is None else scaler.get_scale()
 
 
+def in_any_process(condition: bool) -> bool:
+    """Whether a condition holds in at least one process; all of them must ask."""
+    flag = torch.tensor(condition, dtype=torch.int32)
+    all_reduce(flag, 'max')
+    return bool(flag)
+
+
 def copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
     """Copy each of many tensors."""
     for source, target in zip(sources, targets, strict=True):
@@ -174,7 +181,7 @@ def in_words(report: dict) -> str:
         # Backward spreads a fault to earlier layers: the last one is nearest to its origin.
         text += f' gradients of {some(names[::-1])} in parameter groups {some(numbers[::-1])};'
     if not losses and not names:
-        text += ' gradients of another process;'
+        text += ' the loss or gradients of another process;'
     shown = [f'{i["path"]}{"" if i["finite"] else " (pixels not finite)"}' for i in images]
     return f'{text} images {some(shown) or "unknown"}.'
 

@@ -181,5 +181,5 @@ class ExactResumeHook(Hook):
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None
     ) -> None:
-        """Seed dropout, stochastic depth and all other random numbers of the model."""
-        seed_all(runner.seed, ITERATION, runner.iter)
+        """Seed dropout, stochastic depth and whatever else the model draws, per process."""
+        seed_all(runner.seed, ITERATION, runner.iter, runner.rank)

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from ..datasets.check import DataError
 from ..datasets.guard import guarded
 from ..errors import UserError, is_out_of_memory
-from ..weights import CheckpointError, WeightsError
 from .images import images_of
 
 
@@ -31,7 +30,7 @@ class GuardedRunner(Runner):
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""
         try:
             super().resume(filename, *args, **kwargs)
-        except (CheckpointError, WeightsError):
+        except UserError:
             raise
         except Exception as error:
             raise UserError(

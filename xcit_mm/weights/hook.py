@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.logging import print_log
 
+from ..errors import UserError
 from .formats import (
     CLASSIFIER,
+    RULES,
     TRUNK,
     Recognised,
     group_names,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ..models.trunk import XCiTTrunk
 
 
-class WeightsError(RuntimeError):
+class WeightsError(UserError, RuntimeError):
     """Weights that do not fit the network."""
 
 
@@ -54,8 +56,8 @@ def translate_state_dict(
     if recognised is None:
         first_words = sorted({name.split('.')[0] for name in entries})
         raise WeightsError(
-            'These weights are in none of the formats known for XCiT (released, timm, mmpretrain, '
-            f'own). Their names start with: {", ".join(first_words[:12])}'
+            f'These weights are in none of the formats known for XCiT ({", ".join(RULES)}). '
+            f'Their names start with: {", ".join(first_words[:12])}'
         )
     unused = _take_what_fits(module, recognised)
     _check(module, recognised, expected)
@@ -63,10 +65,10 @@ def translate_state_dict(
         del state_dict[prefix + name]
     state_dict.update({prefix + name: value for name, value in recognised.state.items()})
     absent = {name.split('.')[0] for name in expected if name not in recognised.state}
-    if 'pyramid' in absent:
-        own = module.state_dict()
-        pyramid = {prefix + name: own[name] for name in expected if name.startswith('pyramid.')}
-        state_dict.update(pyramid)
+    own = module.state_dict() if 'pyramid' in absent else {}
+    for name in own:
+        if name.startswith('pyramid.') and name not in recognised.state:
+            state_dict[prefix + name] = own[name]
     print_log(
         f'XCiT weights in the format "{recognised.format}": {len(recognised.state)} tensors'
         + (f'; not used: {", ".join(sorted(unused))}' if unused else '')
@@ -118,7 +120,9 @@ def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]
             for name, shape in expected.items()
             if name in state and state[name].shape != shape
         ]
-    missing = [name for name in expected if name not in state and name.split('.')[0] in TRUNK]
+    # Backbones of classifiers have no pyramid. One that is there must be whole.
+    needed = (*TRUNK, 'pyramid') if any(n.startswith('pyramid.') for n in state) else TRUNK
+    missing = [name for name in expected if name not in state and name.split('.')[0] in needed]
     missing = [name for name in missing if not name.endswith('num_batches_tracked')]
     unexpected = [name for name in state if name not in expected]
     if missing:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UserError
 from .scan import Excess, Scan, UnsafeName
 
 LEGACY_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
@@ -16,7 +17,7 @@ LEGACY_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 MAX_PICKLE_BYTES = 2**29
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """A file that cannot be read as a checkpoint."""
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ...errors import UserError
+
 # kind -> what happens in training and testing. Errors stop a run or corrupt the training.
 ERRORS = {
     'annotations: not COCO': 'the file or an entry lacks what COCO files have; the run stops',
@@ -60,7 +62,7 @@ class Problem:
         return f'{self.file}: {self.detail or (ERRORS | NOTES)[self.kind]}'
 
 
-class DataError(Exception):
+class DataError(UserError):
     """Data that a run cannot use; the message names the file."""
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Inputs for mmcv's operators, and what a compiled mmcv makes of them: ``tests/data/mmcv_ops.npz``.
 
-``python -m dev.operators`` writes the file; it needs a compiled mmcv. ``tests/compat/test_mmcv_ops.py``
-compares the operators in use with it, in every environment.
+``python -m dev.operators`` writes the file; it needs a compiled mmcv. In every environment,
+``tests/compat/test_mmcv_ops.py`` compares the operators in use with it.
 """
 
 import sys
@@ -137,8 +137,9 @@ def deform_conv_cases() -> Iterator[tuple[str, Case]]:
         for bias in ({'bias': numbers(6, seed=11)}, {}):
 
             def modulated(x=inputs, m=mask, b=bias, g=geometry) -> Tensors:
-                def run(input, offset, mask, weight, bias=None) -> Tensor:  # type: ignore[no-untyped-def]
-                    return modulated_deform_conv2d(input, offset, mask, weight, bias, *g)
+                def run(**tensors: Tensor) -> Tensor:
+                    names = ('input', 'offset', 'mask', 'weight', 'bias')
+                    return modulated_deform_conv2d(*(tensors.get(name) for name in names), *g)
 
                 return with_gradients(run, seed=10, mask=m, **x, **b)
 

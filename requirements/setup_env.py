@@ -2,10 +2,10 @@
 """Make ``.venv/``: the pinned environment in which the tests, the demo and the tools run.
 
 mmcv 2.1.0 is released as source only. Where torchvision can load its own operators, they take the
-place of mmcv's (xcit_mm/compat/mmcv_ops), and mmcv-lite is installed, which needs no compiler. That
-is so with torch and torchvision from the same index. Else mmcv is compiled, which takes 19 minutes on
-two cores; with the header that nearly all of its files include compiled once, beforehand, it takes 3.
-The wheel is kept in the user's cache, so that a machine compiles it once.
+place of mmcv's (xcit_mm/compat/mmcv_ops); torch and torchvision from one index do that. Then
+mmcv-lite is installed, and no compiler is needed. Else mmcv is compiled. That takes 19 minutes on
+two cores, or 3 with the header that nearly all of its files include compiled beforehand. The wheel
+is kept in the user's cache, so that a machine compiles it once.
 
 Only the standard library is used here: this file runs before anything is installed.
 """
@@ -13,6 +13,7 @@ Only the standard library is used here: this file runs before anything is instal
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -184,7 +185,8 @@ def version_in_venv(name: str) -> str:
 def wheel_cache() -> Path:
     """Where mmcv's wheel for this Python, this torch and this processor is kept."""
     base = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-    key = f'mmcv{MMCV_VERSION}-torch{version_in_venv("torch")}{"-cuda" if compiles_cuda() else ""}-{sys.implementation.cache_tag}'
+    torch = version_in_venv('torch') + ('-cuda' if compiles_cuda() else '')
+    key = f'mmcv{MMCV_VERSION}-torch{torch}-{sys.implementation.cache_tag}'
     return base / 'xcit_mm' / 'wheels' / f'{key}-{platform.system()}-{platform.machine()}'.lower()
 
 
@@ -254,6 +256,7 @@ def build_mmcv() -> Path:
     return cached
 
 
+@functools.cache
 def compiles_cuda() -> bool:
     """Whether mmcv is compiled for a GPU: torch must see one, and nvcc must be there."""
     home = os.environ.get('CUDA_HOME') or os.environ.get('CUDA_PATH')
@@ -271,7 +274,7 @@ def cxx_standard() -> str:
 
 
 def unpack_mmcv(build: Path, standard: str) -> Path:
-    """mmcv's source, whose setup.py asks for the C++ standard that torch needs."""
+    """Unpack mmcv, and make its setup.py ask for the C++ standard that torch needs."""
     options = ('--no-deps', '--no-binary', 'mmcv', '--no-build-isolation', '--dest', build)
     pip('download', *options, f'mmcv=={MMCV_VERSION}')
     with tarfile.open(next(build.glob('mmcv-*.tar.gz'))) as archive:

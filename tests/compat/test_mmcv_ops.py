@@ -1,7 +1,7 @@
 """The operators in use give what a compiled mmcv gave: outputs and gradients, empty sets included.
 
-``tests/data/mmcv_ops.npz`` has the results of a compiled mmcv, from ``python -m dev.operators``. The
-tests run with compiled operators, with torchvision's, and, for what is plain PyTorch, everywhere.
+``tests/data/mmcv_ops.npz`` has the results of a compiled mmcv, from ``python -m dev.operators``.
+The tests run with compiled operators, with torchvision's, and, for plain PyTorch, everywhere.
 """
 
 import subprocess

@@ -1,11 +1,11 @@
 """mmcv without compiled operators: torchvision's and plain PyTorch's take their place.
 
-Obstacle: mmcv 2.1 has ready-made wheels for old PyTorch only. On today's it has to be compiled, which
-takes a compiler and minutes, and fails on many machines. ``mmcv-lite`` is the same package without
-the compiled module ``mmcv._ext``, and mmdet cannot be imported with it.
+Obstacle: mmcv 2.1 has ready-made wheels for old PyTorch only. On today's it has to be compiled,
+which takes a compiler and minutes, and fails on many machines. ``mmcv-lite`` is the same package
+without the compiled module ``mmcv._ext``, and mmdet cannot be imported with it.
 
-What this does: gives :mod:`.ext` the name ``mmcv._ext``, before mmcv imports it. A compiled module is
-always preferred, and nothing happens where torchvision's operators cannot be loaded.
+What this does: gives :mod:`.ext` the name ``mmcv._ext``, before mmcv imports it. A compiled module
+is always preferred, and nothing happens where torchvision's operators cannot be loaded.
 """
 
 import importlib.util

@@ -127,8 +127,8 @@ def deform_conv_backward_parameters(
 ) -> None:
     """Fill the gradient of the weight.
 
-    torchvision computes all gradients at once. mmcv asks for those of input and offset first, unless
-    it needs neither, and hands its scratch tensor ``columns`` to both calls.
+    torchvision computes all gradients at once. mmcv asks for those of input and offset first,
+    unless it needs neither, and hands its scratch tensor ``columns`` to both calls.
     """
     if not columns.numel():
         geometry = Geometry(

@@ -1,7 +1,7 @@
 """What stands in for ``mmcv._ext``: operators with the names and the arguments of mmcv's own.
 
-mmcv's Python calls them, and its ``autograd.Function`` classes connect forward and backward. Where an
-operator has a tensor for its result among its arguments, that is filled.
+mmcv's Python calls them, and its ``autograd.Function`` classes connect forward and backward. Where
+an operator has a tensor for its result among its arguments, that is filled.
 """
 
 from collections.abc import Callable

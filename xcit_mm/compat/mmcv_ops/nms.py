@@ -22,7 +22,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         Tensor: The indices of the kept boxes, best first.
     """
     boxes = _with_offset(wide(boxes), offset)
-    # mmcv compares in float32. torchvision compares in float64, where 0.3 is less than the IoU 3 / 10.
+    # mmcv compares in float32. In torchvision's float64, 0.3 is less than an IoU of 3 / 10.
     threshold = torch.tensor(iou_threshold, dtype=torch.float32).item()
     return torch.ops.torchvision.nms(boxes, wide(scores), threshold)
 

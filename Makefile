@@ -1,12 +1,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# Where mmcv's operators come from: auto, compiled or torchvision.
+OPS ?= auto
 
 .PHONY: help setup test test-long soak lint demo benchmark gallery clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 setup:  ## create .venv/ with pinned versions, about 5 minutes the first time
-	@$(PYTHON) requirements/setup_env.py
+	@$(PYTHON) requirements/setup_env.py --ops $(OPS) $(if $(TORCH),--torch $(TORCH))
 
 test: lint  ## run the linters and the tests, 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile

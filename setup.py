@@ -45,12 +45,18 @@ def version() -> str:
 
 
 EXTRAS = {
+    # Without mmcv: on today's torch pip would compile it for minutes, unasked, or fail.
     # mmdet imports six, mmseg imports ftfy and regex, and neither declares them.
-    'det': ['mmdet>=3.3,<3.4', 'mmcv>=2.0.0,<2.2', 'six'],
-    'seg': ['mmsegmentation>=1.2,<1.3', 'mmcv>=2.0.0,<2.2', 'ftfy', 'regex'],
+    'det': ['mmdet>=3.3,<3.4', 'six'],
+    # The drawn data set, which has both layouts, takes COCO's own areas from pycocotools.
+    'seg': ['mmsegmentation>=1.2,<1.3', 'ftfy', 'regex', 'pycocotools'],
     'timm': ['timm>=1.0'],
     'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
 }
+
+ALL = sorted({name for extra in EXTRAS.values() for name in extra})
+# Not in "all": it must not be installed over a compiled mmcv.
+LITE = ['mmcv-lite==2.1.0', 'torchvision']
 
 setup(
     name='xcit_mm',
@@ -74,7 +80,7 @@ setup(
         'rich',
         'safetensors',
     ],
-    extras_require={**EXTRAS, 'all': sorted({name for extra in EXTRAS.values() for name in extra})},
+    extras_require={**EXTRAS, 'all': ALL, 'lite': LITE},
     classifiers=[
         'Development Status :: 4 - Beta',
         'Intended Audience :: Science/Research',

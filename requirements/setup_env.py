@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Creates ``.venv/``: the pinned environment in which the tests, the demo and the tools run.
 
-mmcv 2.1.0 is released as source only. Compiling its operators takes 19 minutes on two cores;
-precompiling the header that nearly all of its files include reduces that to 3. The wheel is kept in
+mmcv 2.1.0 is released as source only. Where torchvision can load its own operators, which takes torch
+and torchvision from the same index, they replace mmcv's (xcit_mm/compat/mmcv_ops): mmcv-lite is
+installed, and no compiler is needed. Otherwise mmcv is compiled. That takes 19 minutes on two cores;
+precompiling the header that nearly all of its files include reduces it to 3. The wheel is kept in
 the user's cache, so each machine compiles it only once.
 
 Only the standard library is used here: this file runs before anything is installed.
@@ -11,6 +13,7 @@ Only the standard library is used here: this file runs before anything is instal
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -19,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +37,8 @@ READY = VENV / 'xcit_mm-ready'
 INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
 MIN_PYTHON = (3, 11)
+
+OPS = ('auto', 'compiled', 'torchvision')
 
 # A precompiled header must be built and used with exactly the same flags; setting CFLAGS replaces
 # Python's own.
@@ -69,16 +75,16 @@ def venv_python() -> Path:
 
 def pinned_versions() -> dict[str, str]:
     """The versions that the requirements files ask for, by normalised name."""
-    pins = {'mmcv': MMCV_VERSION}
+    pins = {}
     for file in sorted(REQUIREMENTS.glob('*.txt')):
         for name, version in re.findall(r'^([\w.-]+)==([^\s;]+)', file.read_text(), re.M):
             pins[name.lower().replace('_', '-')] = version
     return pins
 
 
-def fingerprint() -> str:
+def fingerprint(torch: str | None = None) -> str:
     """Changes whenever the environment has to be rebuilt."""
-    digest = hashlib.sha256(f'{sys.version} {ROOT}'.encode())
+    digest = hashlib.sha256(f'{sys.version} {ROOT} {torch or ""}'.encode())
     for file in [*sorted(REQUIREMENTS.glob('*.txt')), Path(__file__)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -96,18 +102,26 @@ def is_installed() -> bool:
     return same and any(found)
 
 
-def missing() -> list[str]:
+def missing(ops: str = 'auto', torch: str | None = None) -> list[str]:
     """What the environment lacks, read from its files: no interpreter is started."""
-    if not READY.is_file() or READY.read_text() != fingerprint():
+    if not READY.is_file() or READY.read_text() != fingerprint(torch):
         return ['a finished set-up for these requirements']
     found = {
         dist.metadata['Name'].lower().replace('_', '-'): dist.version
         for dist in importlib.metadata.distributions(path=[str(site_packages())])
     }
+    lacking = []
+    wanted = {'compiled': ('mmcv',), 'torchvision': ('mmcv-lite',)}.get(ops, ('mmcv', 'mmcv-lite'))
+    if MMCV_VERSION not in [found.get(name) for name in wanted]:
+        lacking.append(f'{wanted[0]} {MMCV_VERSION}')
+    pins = pinned_versions()
+    if torch:
+        pins['torch'] = torch
+        del pins['torchvision']
     # A local version such as 2.13.0+cpu satisfies the pin 2.13.0.
-    return [
+    return lacking + [
         f'{name} {version}'
-        for name, version in pinned_versions().items()
+        for name, version in pins.items()
         if name not in found or found[name].partition('+')[0] != version
     ]
 
@@ -148,20 +162,31 @@ def make_venv() -> str:
     return f'Python {platform.python_version()}'
 
 
-def install_torch() -> str:
-    pip('install', '-r', REQUIREMENTS / 'build.txt')
-    return f'torch {torch_version()}'
+def install_torch(torch: str | None = None) -> str:
+    if torch:
+        # pip finds the torchvision that belongs to it.
+        build = [pin for pin in requirements('build.txt') if not pin.startswith('torch')]
+        pip('install', f'torch=={torch}', 'torchvision', *build)
+    else:
+        pip('install', '-r', REQUIREMENTS / 'build.txt')
+    return f'torch {version_in_venv("torch")}, torchvision {version_in_venv("torchvision")}'
 
 
-def torch_version() -> str:
-    dists = importlib.metadata.distributions(name='torch', path=[str(site_packages())])
+def requirements(file: str) -> list[str]:
+    lines = (REQUIREMENTS / file).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith('#')]
+
+
+def version_in_venv(name: str) -> str:
+    dists = importlib.metadata.distributions(name=name, path=[str(site_packages())])
     return next(iter(dists)).version
 
 
 def wheel_cache() -> Path:
     """Where mmcv's wheel for this Python, this torch and this processor is kept."""
     base = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-    key = f'mmcv{MMCV_VERSION}-torch{torch_version()}-{sys.implementation.cache_tag}'
+    torch = version_in_venv('torch') + ('-cuda' if compiles_cuda() else '')
+    key = f'mmcv{MMCV_VERSION}-torch{torch}-{sys.implementation.cache_tag}'
     return base / 'xcit_mm' / 'wheels' / f'{key}-{platform.system()}-{platform.machine()}'.lower()
 
 
@@ -169,7 +194,25 @@ def cached_wheel() -> Path | None:
     return next(iter(wheel_cache().glob('mmcv-*.whl')), None)
 
 
-def install_mmcv() -> str:
+def torchvision_problem() -> str:
+    """Why torchvision's operators cannot be used in the environment; empty if they can."""
+    code = 'import torch, torchvision; torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)'
+    run = subprocess.run([venv_python(), '-c', code], capture_output=True, text=True)
+    return '' if run.returncode == 0 else (run.stderr.strip().splitlines() or ['it crashed'])[-1]
+
+
+def install_mmcv(ops: str = 'auto') -> str:
+    problem = '' if ops == 'compiled' else torchvision_problem()
+    if ops == 'torchvision' and problem:
+        raise StepFailed(
+            f'OPS=torchvision: torchvision {version_in_venv("torchvision")} cannot load its '
+            f'operators next to torch {version_in_venv("torch")} ({problem}). Both must be builds '
+            'for the same CUDA, or both for the CPU. Point pip to an index with such a pair, or '
+            'compile mmcv: "make setup OPS=compiled".'
+        )
+    if ops != 'compiled' and not problem:
+        pip('install', f'mmcv-lite=={MMCV_VERSION}')
+        return f"mmcv-lite {MMCV_VERSION}, with torchvision's operators: nothing to compile"
     wheel = cached_wheel()
     origin = 'from the cache' if wheel else 'compiled'
     pip('install', wheel or build_mmcv())
@@ -183,7 +226,8 @@ def build_mmcv() -> Path:
         raise StepFailed(
             'No C++ compiler was found, and mmcv has to be compiled. Install one: "apt-get '
             'install g++" on Debian and Ubuntu, "dnf install gcc-c++" on Fedora, '
-            '"xcode-select --install" on macOS; or name it with CXX=...'
+            '"xcode-select --install" on macOS; or name it with CXX=... Or do without: "make setup '
+            'OPS=torchvision", with torch and torchvision from the same index.'
         )
     build = VENV / 'mmcv-build'
     build.mkdir()
@@ -192,19 +236,16 @@ def build_mmcv() -> Path:
         'MAX_JOBS': os.environ.get('MAX_JOBS', str(os.cpu_count() or 1)),
         'PATH': f'{VENV / "bin"}{os.pathsep}{os.environ["PATH"]}',
     }
+    if not compiles_cuda():
+        # mmcv would compile for a GPU wherever it sees one, with or without nvcc.
+        env |= {'CUDA_VISIBLE_DEVICES': '', 'FORCE_CUDA': '0'}
+    standard = cxx_standard()
     if 'clang' not in version_of(compiler):
-        env['CFLAGS'] = precompile_header(compiler, build)
-    command: list[str | Path] = [venv_python(), '-m', 'pip', 'wheel', '--no-build-isolation']
-    command += [
-        '--no-deps',
-        '--no-cache-dir',
-        '--no-binary',
-        'mmcv',
-        '--verbose',
-        '--wheel-dir',
-        build,
-    ]
-    run(*command, f'mmcv=={MMCV_VERSION}', env=env)
+        env['CFLAGS'] = precompile_header(compiler, build, standard)
+    source = unpack_mmcv(build, standard)
+    options = ('--no-build-isolation', '--no-deps', '--no-cache-dir', '--verbose')
+    command = [venv_python(), '-m', 'pip', 'wheel', *options, '--wheel-dir', build, source]
+    run(*command, env=env)
     built = next(build.glob('mmcv-*.whl'))
     cached = wheel_cache() / built.name
     cached.parent.mkdir(parents=True, exist_ok=True)
@@ -215,11 +256,40 @@ def build_mmcv() -> Path:
     return cached
 
 
+@functools.cache
+def compiles_cuda() -> bool:
+    """Whether mmcv is compiled for a GPU: torch must see one, and nvcc must be there."""
+    home = os.environ.get('CUDA_HOME') or os.environ.get('CUDA_PATH')
+    if not shutil.which('nvcc', path=f'{home}/bin' if home else None):
+        return False
+    code = 'import sys, torch; sys.exit(not torch.cuda.is_available())'
+    return subprocess.run([venv_python(), '-c', code]).returncode == 0
+
+
+def cxx_standard() -> str:
+    """The C++ standard that torch's headers need: the one that torch compiles extensions with."""
+    text = (site_packages() / 'torch' / 'utils' / 'cpp_extension.py').read_text()
+    found = re.findall(r"'-std=(c\+\+\d\d)'", text)
+    return max(found, default='c++17')
+
+
+def unpack_mmcv(build: Path, standard: str) -> Path:
+    """Unpack mmcv, and make its setup.py ask for the C++ standard that torch needs."""
+    options = ('--no-deps', '--no-binary', 'mmcv', '--no-build-isolation', '--dest', build)
+    pip('download', *options, f'mmcv=={MMCV_VERSION}')
+    with tarfile.open(next(build.glob('mmcv-*.tar.gz'))) as archive:
+        archive.extractall(build, filter='data')
+    source = build / f'mmcv-{MMCV_VERSION}'
+    script = source / 'setup.py'
+    script.write_text(re.sub(r'-std=c\+\+1\d', f'-std={standard}', script.read_text()))
+    return source
+
+
 def version_of(compiler: str) -> str:
     return subprocess.run([compiler, '--version'], capture_output=True, text=True).stdout.lower()
 
 
-def precompile_header(compiler: str, build: Path) -> str:
+def precompile_header(compiler: str, build: Path, standard: str) -> str:
     """Compile the header that takes most of the time; return the flags that use it."""
     header = build / 'torch_types.h'
     header.write_text('#include <torch/types.h>\n')
@@ -231,14 +301,15 @@ def precompile_header(compiler: str, build: Path) -> str:
         [venv_python(), '-c', code], capture_output=True, text=True, check=True
     ).stdout.split('\n')
     includes = [f'-I{path}' for path in paths if path]
-    flags = [*CXX_FLAGS.split(), '-fPIC', '-std=c++17']
+    flags = [*CXX_FLAGS.split(), '-fPIC', f'-std={standard}']
     run(compiler, *flags, *includes, '-x', 'c++-header', header, '-o', f'{header}.gch')
     return f'{CXX_FLAGS} -Winvalid-pch -include {header}'
 
 
 def install_requirements() -> str:
-    pip('install', '-r', REQUIREMENTS / 'runtime.txt', '-r', REQUIREMENTS / 'dev.txt',
-        '-c', REQUIREMENTS / 'build.txt')  # fmt: skip
+    # What is there, torch above all, stays as it is.
+    installed = [f'{name}=={version_in_venv(name)}' for name in ('torch', 'torchvision')]
+    pip('install', '-r', REQUIREMENTS / 'runtime.txt', '-r', REQUIREMENTS / 'dev.txt', *installed)
     return 'mmengine, mmdet, mmsegmentation, timm and the development tools'
 
 
@@ -254,10 +325,10 @@ def check() -> str:
     return 'detection and segmentation can run'
 
 
-STEPS: tuple[tuple[str, Callable[[], str]], ...] = (
+STEPS: tuple[tuple[str, Callable[..., str]], ...] = (
     ('virtual environment', make_venv),
     ('torch and build tools', install_torch),
-    ('mmcv (compiled once per machine, about 4 minutes)', install_mmcv),
+    ('mmcv (if compiled, once per machine, about 4 minutes)', install_mmcv),
     ('requirements', install_requirements),
     ('this project', install_project),
     ('check', check),
@@ -278,6 +349,16 @@ def main() -> int:
         action='store_true',
         help='only print what is missing; exit status 1 if anything is',
     )
+    parser.add_argument(
+        '--ops',
+        choices=OPS,
+        default='auto',
+        help="where mmcv's operators come from; auto: torchvision if it can load its own "
+        '(default: %(default)s)',
+    )
+    parser.add_argument(
+        '--torch', metavar='VERSION', help='this version of torch, not the pinned one'
+    )
     args = parser.parse_args()
     if sys.version_info < MIN_PYTHON:
         print(
@@ -286,7 +367,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    lacking = missing()
+    lacking = missing(args.ops, args.torch)
     steps = STEPS if lacking or args.force else () if is_installed() else PROJECT_STEPS
     if args.dry_run:
         print(''.join(f'{name}\n' for name in lacking or [name for name, _ in steps]), end='')
@@ -296,24 +377,24 @@ def main() -> int:
     start = time.monotonic()
     print(f'Setting up {VENV} (log: {LOG})', flush=True)
     LOG.write_text(f'Set-up on {platform.platform()}, Python {sys.version}\nmissing: {lacking}\n')
+    options = {install_torch: (args.torch,), install_mmcv: (args.ops,)}
     for number, (name, step) in enumerate(steps, 1):
         print(f'[{number}/{len(steps)}] {name} ...', end=' ', flush=True)
         step_start = time.monotonic()
         try:
-            result = step()
+            result = step(*options.get(step, ()))
         except (StepFailed, OSError) as error:
             print(f'failed after {time.monotonic() - step_start:.0f} s', flush=True)
             print(f'{error}\nLog: {LOG}', file=sys.stderr)
             return 1
         print(f'{time.monotonic() - step_start:.0f} s: {result}', flush=True)
     unfinished = READY.with_suffix('.tmp')
-    unfinished.write_text(fingerprint())
+    unfinished.write_text(fingerprint(args.torch))
     unfinished.replace(READY)
-    pins = pinned_versions()
-    names = ('torch', 'mmengine', 'mmcv', 'mmdet', 'mmsegmentation', 'timm')
+    names = ('torch', 'mmengine', 'mmdet', 'mmsegmentation', 'timm')
     print(
         f'Ready in {time.monotonic() - start:.0f} s: '
-        + ', '.join(f'{name} {pins[name]}' for name in names)
+        + ', '.join(f'{name} {version_in_venv(name)}' for name in names)
         + ' and xcit_mm in .venv/'
     )
     return 0

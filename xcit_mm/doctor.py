@@ -5,9 +5,13 @@ Uses only the standard library, so that it runs where nothing else does.
 
 import importlib
 import importlib.metadata
+import os
 import platform
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from .version import __version__
 
@@ -36,9 +40,12 @@ PACKAGES = (
     ('torchvision', 'torchvision', '', 'mmengine reports its version, timm imports it'),
 )
 OPTIONAL = ('timm', 'torchvision')
+# No extra asks for mmcv: pip would compile it.
+MMCV_SUPPORTED = '>=2.0.0,<2.2'
 MMCV_FIX = (
-    'run "make setup" in a clone, which compiles mmcv 2.1.0 in minutes, or "mim install '
-    'mmcv==2.1.0" if there is a wheel for this torch'
+    'pip install mmcv-lite==2.1.0, with torch and torchvision from the same index; or get a '
+    'compiled mmcv 2.1: "make setup OPS=compiled" in a clone, or "mim install mmcv==2.1.0" where a '
+    'wheel for this torch exists'
 )
 
 
@@ -50,8 +57,7 @@ def examine() -> list[Check]:
     ]
     checks += [_package(*package) for package in PACKAGES]
     checks[6:6] = [_mmcv_ops()]
-    checks.append(_cuda())
-    return checks
+    return [*checks, _cuda(), *_amx()]
 
 
 def report(checks: list[Check]) -> str:
@@ -72,19 +78,18 @@ def report(checks: list[Check]) -> str:
 
 
 def _row(check: Check) -> tuple[str, str, str, str]:
-    state = 'ok' if not check.problem else 'PROBLEM' if check.needed else 'missing (optional)'
+    state = 'ok' if not check.problem else 'PROBLEM' if check.needed else 'optional'
     return check.name, check.found, check.supported, state
 
 
 def _package(name: str, module: str, extra: str, purpose: str) -> Check:
-    supported = _supported(name)
+    supported = MMCV_SUPPORTED if name == 'mmcv' else _supported(name)
     check = Check(name, '-', supported, needed=name not in OPTIONAL)
     target = f'xcit_mm[{extra}]' if extra else f'"{name}{supported}"'
     check.fix = MMCV_FIX if name == 'mmcv' else f'pip install {target}'
     reason = f' ({purpose})' if purpose else ''
-    try:
-        check.found = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+    check.found = _installed(name) or (_installed('mmcv-lite') if name == 'mmcv' else '') or '-'
+    if check.found == '-':
         check.problem = f'not installed{reason}'
         return check
     if supported and not _satisfies(check.found, supported):
@@ -98,14 +103,47 @@ def _package(name: str, module: str, extra: str, purpose: str) -> Check:
     return check
 
 
+def _installed(name: str) -> str:
+    """The version of a distribution; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ''
+
+
 def _mmcv_ops() -> Check:
     check = Check('mmcv operators', 'compiled')
     try:
-        importlib.import_module('mmcv._ext')
+        # Where mmcv has none, xcit_mm.compat.mmcv_ops has put its own in place.
+        if importlib.import_module('mmcv._ext').__name__ != 'mmcv._ext':
+            check.found = 'torchvision'
     except Exception as error:
-        check.found, check.fix = '-', MMCV_FIX
-        check.problem = f'mmcv has no compiled operators ({type(error).__name__}: {error})'
+        check.found, check.fix = 'none', MMCV_FIX
+        check.problem = (
+            f"mmcv has no compiled operators, and torchvision's cannot be loaded "
+            f'({type(error).__name__}: {error})'
+        )
     return check
+
+
+def _amx() -> list[Check]:
+    """Whether the processor has the matrix unit that it claims; some virtual machines do not."""
+    cpuinfo = Path('/proc/cpuinfo')
+    if not cpuinfo.is_file() or 'amx_tile' not in cpuinfo.read_text():
+        return []
+    code = 'import torch; x = torch.ones(64, 64).bfloat16(); x @ x'
+    if subprocess.run([sys.executable, '-c', code], capture_output=True).returncode >= 0:
+        limit = os.environ.get('ONEDNN_MAX_CPU_ISA')
+        return [Check('AMX', f'limited to {limit}' if limit else 'works')]
+    return [
+        Check(
+            'AMX',
+            'broken',
+            problem='bfloat16 crashes: the processor claims AMX and cannot run it',
+            fix='export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16',
+            needed=False,
+        )
+    ]
 
 
 def _cuda() -> Check:

@@ -2,9 +2,10 @@
 
 Each module acts only where its obstacle exists, and can be applied any number of times.
 
-``import xcit_mm`` applies four. They affect the whole process, because nothing less works:
+``import xcit_mm`` applies five. They affect the whole process, because nothing less works:
 
 - :mod:`.checkpoints` adds names to torch's allow-list for weights-only loading;
+- :mod:`.mmcv_ops` provides mmcv's operators where mmcv came without them;
 - :mod:`.config_prefix` adds a line to mmengine's table of packages;
 - :mod:`.pkg_resources_warning` filters one warning;
 - :mod:`.torchvision_ops` declares two operators that torchvision expects.
@@ -13,7 +14,7 @@ The commands use the others when a run needs them: :mod:`.gloo`, :mod:`.sync_bn`
 :mod:`.ragged_recalls`.
 """
 
-from . import checkpoints, config_prefix, pkg_resources_warning, torchvision_ops
+from . import checkpoints, config_prefix, mmcv_ops, pkg_resources_warning, torchvision_ops
 from .gloo import init_gloo
 from .sync_bn import revert_sync_bn
 
@@ -21,8 +22,9 @@ __all__ = ['apply_early', 'init_gloo', 'revert_sync_bn']
 
 
 def apply_early() -> None:
-    """Apply what must be in place before a config is read or a ``Runner`` is built."""
+    """Apply what must be in place before anything imports ``mmcv.ops`` or reads a config."""
     pkg_resources_warning.apply()
     torchvision_ops.apply()
+    mmcv_ops.apply()
     checkpoints.apply()
     config_prefix.apply()

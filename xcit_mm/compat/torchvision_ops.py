@@ -23,24 +23,31 @@ SCHEMAS = {
 
 def apply() -> bool:
     """Declare the missing schemas; returns whether that was necessary."""
-    if not _library_cannot_be_loaded():
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        return False
+    if 'torchvision' in sys.modules or hasattr(torch.ops.torchvision, 'nms'):
+        return False
+    if not _libraries() or load():
         return False
     for name, schema in SCHEMAS.items():
         torch.library.define(f'torchvision::{name}', schema)
     return True
 
 
-def _library_cannot_be_loaded() -> bool:
-    if torch.version.cuda is not None or torch.version.hip is not None:
+def load() -> bool:
+    """Load torchvision's operators, without importing it; returns whether they can be called."""
+    try:
+        for library in _libraries():
+            torch.ops.load_library(library)
+    except OSError:
         return False
-    if 'torchvision' in sys.modules or hasattr(torch.ops.torchvision, 'nms'):
-        return False
+    # Not nms: apply() declares that one where there is none.
+    return hasattr(torch.ops.torchvision, 'roi_align')
+
+
+def _libraries() -> list[Path]:
     spec = importlib.util.find_spec('torchvision')
     if spec is None or spec.origin is None:
-        return False
-    for library in Path(spec.origin).parent.glob('_C*.so'):
-        try:
-            torch.ops.load_library(library)
-        except OSError:
-            return True
-    return False
+        return []
+    files = Path(spec.origin).parent.glob('_C*')
+    return [file for file in files if file.suffix in ('.so', '.pyd')]

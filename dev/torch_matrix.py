@@ -1,8 +1,8 @@
 """Old and new PyTorch: set up throw-away environments, and run a short suite in each.
 
 ``python -m dev.torch_matrix`` clones this repository once per version of torch, runs ``make setup
-TORCH=... OPS=torchvision`` there, then the parts below, and prints a table. An environment takes 5 GB
-or more and some minutes; it is removed at the end unless ``--keep`` is given.
+TORCH=... OPS=torchvision`` there, then the parts below, and prints a table. An environment takes
+5 GB or more and some minutes; it is removed at the end unless ``--keep`` is given.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Creates ``.venv/``: the pinned environment in which the tests, the demo and the tools run.
 
-mmcv 2.1.0 is released as source only. Where torchvision can load its own operators, which takes torch
-and torchvision from the same index, they replace mmcv's (xcit_mm/compat/mmcv_ops): mmcv-lite is
-installed, and no compiler is needed. Otherwise mmcv is compiled. That takes 19 minutes on two cores;
-precompiling the header that nearly all of its files include reduces it to 3. The wheel is kept in
-the user's cache, so each machine compiles it only once.
+mmcv 2.1.0 is released as source only. Where torchvision can load its own operators, which takes
+torch and torchvision from the same index, they replace mmcv's (xcit_mm/compat/mmcv_ops): mmcv-lite
+is installed, and no compiler is needed. Otherwise mmcv is compiled. That takes 19 minutes on two
+cores; precompiling the header that nearly all of its files include reduces it to 3. The wheel is
+kept in the user's cache, so each machine compiles it only once.
 
 Only the standard library is used here: this file runs before anything is installed.
 """

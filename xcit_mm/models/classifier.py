@@ -7,6 +7,7 @@ from mmengine.model.weight_init import trunc_normal_
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from .fast import anatomy
 from .layers import ClassAttentionLayer
 from .layers.xcit_layer import LAYER_NORM_EPS
 from .trunk import XCiTTrunk
@@ -57,6 +58,7 @@ class XCiTClassifier(XCiTTrunk):
         )
         self.norm = nn.LayerNorm(self.embed_dims, eps=LAYER_NORM_EPS)
         self.head = nn.Linear(self.embed_dims, num_classes) if num_classes else nn.Identity()
+        self.as_built = anatomy(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
@@ -65,7 +67,7 @@ class XCiTClassifier(XCiTTrunk):
         return self.classify(x)
 
     def classify(self, tokens: Tensor) -> Tensor:
-        """Logits (B, num_classes) from the tokens behind the last layer, (B, N, d)."""
+        """Logits (B, num_classes) from the tokens after the last layer, (B, N, d)."""
         x = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..weights.hook import translate_state_dict
-from .fast import FORMS, Execution, choose_execution
+from .fast import FORMS, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 
@@ -58,6 +58,7 @@ class XCiTTrunk(BaseModule):
         self.recompute_ffn = recompute_ffn
         self.attention = attention
         self.fast = fast
+        self.as_built: list[tuple] = []  # the anatomy, set once all parts are there
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
@@ -78,9 +79,9 @@ class XCiTTrunk(BaseModule):
     def trunk_outputs(
         self, images: Tensor, execution: Execution | None = None
     ) -> Iterator[tuple[Tensor, tuple[int, int]]]:
-        """Yield the tokens (B, N, d) behind the stem and behind each layer, with their grid.
+        """Yield the tokens (B, N, d) after the stem and after each layer, with their grid.
 
-        Where autograd is off, the next layer overwrites the tokens: copy what is kept.
+        Without autograd, the next layer overwrites the tokens: copy what is kept.
 
         Args:
             images (Tensor): (B, C, H, W), at least one patch in size.
@@ -95,6 +96,16 @@ class XCiTTrunk(BaseModule):
             x = execution.run_layer(index, x, grid)
             yield x, grid
 
+    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Images (B, C, H, W) to tokens (B, N, d) with their positions, and their grid."""
+        x, grid = self.patch_embed(images)
+        return x + self.pos_embed(*grid), grid
+
+    def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Tokens through a layer, which backward computes again with ``with_cp``."""
+        layer = self.layers[index]
+        return recomputed(layer, layer, x, grid, random=True) if self.with_cp else layer(x, grid)
+
     def train(self, mode: bool = True) -> 'XCiTTrunk':
         """Set the mode; frozen parts and, with ``norm_eval``, BatchNorm stay in eval mode."""
         super().train(mode)
@@ -106,7 +117,7 @@ class XCiTTrunk(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Truncated normals for linear layers, the paper's values for LayerScale."""
+        """Truncated normals for linear layers; LayerScale has its values since construction."""
         for module in () if self.is_init else self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)

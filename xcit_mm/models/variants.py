@@ -160,8 +160,9 @@ def translate_released(
         raise ValueError(f'embed_dim, depth and num_heads go together; only {given} were given')
     if given:
         arch = {ours: rest.pop(theirs) for ours, theirs in sizes.items()}
-        if rest.get('eta') is not None:
-            arch['layer_scale_init'] = rest.pop('eta')
+        eta = rest.pop('eta', None)
+        if eta is not None:
+            arch['layer_scale_init'] = eta
         if 'tokens_norm' in rest:
             arch['tokens_norm'] = rest.pop('tokens_norm')
     if rest:

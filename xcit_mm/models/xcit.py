@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .fast import choose_execution
+from .fast import anatomy, choose_execution
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
 from .variants import resolve_out_indices, resolve_variant, translate_released
@@ -19,7 +19,7 @@ class XCiT(XCiTTrunk):
 
     Args:
         arch (str or dict): ``n12``, ``t12``, ``t24``, ``s12``, ``s24``, ``m24`` or ``l24``, or a
-            dict with ``embed_dims``, ``depth``, ``num_heads`` and, if wanted,
+            dict with ``embed_dims``, ``depth``, ``num_heads`` and, optionally,
             ``layer_scale_init``, ``drop_path_rate`` and ``tokens_norm``. Defaults to ``s12``.
         patch_size (int): 8 or 16. Defaults to 16.
         in_channels (int): Channels of the images. Defaults to 3.
@@ -37,10 +37,11 @@ class XCiT(XCiTTrunk):
         norm_eval (bool): Whether BatchNorm keeps its statistics in training. Defaults to False.
         frozen_stages (int): 0 freezes the stem, i the stem and the first i layers. Defaults to
             -1, nothing.
-        with_cp (bool): Whether backward computes the layers again, to save memory. On Linux freed
+        with_cp (bool): Whether backward recomputes the layers, to save memory. On Linux freed
             memory is also handed back to the system between layers. Defaults to False.
-        recompute_ffn (bool): Whether backward computes only the hidden layer of the feed-forward
-            network again, which is cheaper. ``with_cp`` includes it. Defaults to False.
+        recompute_ffn (bool): Whether backward recomputes only the hidden layer of the feed-forward
+            network, which is cheaper. ``with_cp`` includes it. The plain modules know ``with_cp``
+            only. Defaults to False.
         pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they
             have the stride ``patch_size``. Defaults to True.
         attention (str): Form in which the fast execution computes attention: ``token``,
@@ -67,6 +68,7 @@ class XCiT(XCiTTrunk):
         self,
         arch: str | dict[str, Any] = 's12',
         patch_size: int = 16,
+        *,
         in_channels: int = 3,
         mlp_ratio: float = 4,
         qkv_bias: bool = True,
@@ -105,17 +107,19 @@ class XCiT(XCiTTrunk):
             init_cfg=init_cfg,
         )
         self.out_indices = out_indices
-        # Layers behind the last feature would have parameters without gradients.
+        # Layers after the last feature would get no gradients.
         del self.layers[out_indices[-1] + 1 :]
         self.pyramid = (
             Pyramid(self.embed_dims, patch_size, len(out_indices), norm_cfg) if pyramid else None
         )
+        self.as_built = anatomy(self)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Extract features.
 
         Args:
-            images (Tensor): (B, C, H, W), at least one patch in size, of any aspect.
+            images (Tensor): (B, C, H, W), at least one patch in size, of any aspect
+                ratio.
 
         Returns:
             tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
@@ -127,3 +131,12 @@ class XCiT(XCiTTrunk):
             if depth - 1 in self.out_indices:
                 kept.append(execution.keep(len(kept), x, grid))
         return execution.finish(kept)
+
+    def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """What is kept of the tokens that a level is made of: their map (B, d, H, W)."""
+        return x.transpose(1, 2).unflatten(2, grid)
+
+    def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
+        """The features, from the maps that were kept."""
+        levels = self.pyramid(kept) if self.pyramid is not None else kept
+        return tuple(level.contiguous() for level in levels)

@@ -80,7 +80,7 @@ class CrossCovarianceMaps:
             return
         layer: Any = self.backbone.layers[depth]
         S, bias = chunked_statistics(tokens, layer.xca, layer.norm1)
-        attention = attention_from_statistics(S, layer.xca.qkv.weight, bias, layer.xca.temperature)
+        attention = attention_from_statistics(layer.xca, S, bias)
         self.entropy.append(relative_entropy(attention)[0].cpu().numpy())
         if depth in self.layers:
             self.maps.append(attention[0].cpu().numpy())

@@ -66,7 +66,7 @@ def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
     """
     xca, dims = layer.xca, layer.xca.embed_dims
     S, shifted_bias = chunked_statistics(tokens, xca, layer.norm1)
-    norms = query_key_norms(S, xca.qkv.weight, shifted_bias)[0]
+    norms = query_key_norms(xca, S, shifted_bias)[0]
     weight = xca.qkv.weight[: 2 * dims]
     bias = None if xca.qkv.bias is None else xca.qkv.bias[: 2 * dims]
     magnitude = norms.new_empty(tokens.shape[1], 2, xca.num_heads)

@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
+from mmengine.model.utils import revert_sync_batchnorm
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm.models.fast.execution import Inference, Plain, Training, choose_execution
+from xcit_mm.models.fast.execution import Differentiable, Inference, choose_execution
 from xcit_mm.models.layers import XCA
 
 from ..cases import TINY, randomise
@@ -26,13 +27,13 @@ def backbone(**options):
 @pytest.mark.parametrize('build', [backbone, lambda: XCiTClassifier(ARCH, num_classes=3)])
 def test_training_and_inference_are_fast(build):
     model = build().train()
-    assert isinstance(choose_execution(model), Training)
+    assert isinstance(choose_execution(model), Differentiable)
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Training)  # stochastic depth, statistics
+        assert isinstance(choose_execution(model), Differentiable)  # stochastic depth, statistics
         assert isinstance(choose_execution(model.eval()), Inference)
-    assert isinstance(choose_execution(model), Training)
+    assert isinstance(choose_execution(model), Differentiable)
     model.fast = False
-    assert isinstance(choose_execution(model), Plain)
+    assert choose_execution(model) is model
 
 
 def hook_a_leaf(model):
@@ -62,6 +63,18 @@ def replace_a_layer(model):
     model.layers[0].ffn.fc2 = Wrapped(64, 16)
 
 
+def replace_by_other_settings(model):
+    model.patch_embed.layers[0].conv = nn.Conv2d(3, 2, 3, stride=2, padding=1, bias=True)
+
+
+def replace_by_other_padding(model):
+    model.layers[0].lpi.conv2.padding_mode = 'reflect'
+
+
+def remove_a_bias(model):
+    model.layers[0].xca.proj.bias = None
+
+
 def replace_attention(model):
     class Mine(XCA):
         pass
@@ -83,6 +96,9 @@ def patch_forward(model):
         parametrise,
         prune_a_weight,
         replace_a_layer,
+        replace_by_other_settings,
+        replace_by_other_padding,
+        remove_a_bias,
         replace_attention,
         patch_forward,
     ],
@@ -90,15 +106,28 @@ def patch_forward(model):
 def test_a_changed_module_is_called(change):
     model = backbone().eval()
     change(model)
-    assert isinstance(choose_execution(model), Plain)
+    assert choose_execution(model) is model
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Plain)
+        assert choose_execution(model) is model
+
+
+@pytest.mark.parametrize('convert', [nn.SyncBatchNorm.convert_sync_batchnorm, copy.deepcopy])
+def test_batch_norm_in_any_class_stays_fast(convert):
+    """DDP has SyncBatchNorm; mmengine's inferencers turn it into a class of their own."""
+    model = revert_sync_batchnorm(convert(backbone(norm_cfg=dict(type='SyncBN')))).eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert isinstance(choose_execution(model), Inference)
+        levels = model(images)
+        model.fast = False
+        for a, b in zip(levels, model(images), strict=True):
+            assert relative_error(a, b) < 1e-5
 
 
 def test_a_hook_that_was_removed_does_not_slow_the_network_down():
     model = backbone().eval()
     model.layers[0].register_forward_hook(lambda *_: None).remove()
-    assert not isinstance(choose_execution(model), Plain)
+    assert choose_execution(model) is not model
 
 
 def test_every_module_calls_its_hooks_and_results_are_the_same():

@@ -45,7 +45,7 @@ def module(dims=48, heads=4, bias=True, dtype=torch.float32):
 
 def run(xca, x, form, gamma=None):
     gamma = torch.ones(xca.embed_dims, dtype=x.dtype) if gamma is None else gamma
-    return xca(x) if form == 'plain' else scaled_xca(xca, x, gamma, form)
+    return xca(x) if form == 'plain' else scaled_xca(x, xca, gamma, form)
 
 
 def lengths(dims, heads, tokens):
@@ -115,14 +115,14 @@ def test_statistics_add_up_over_tiles():
     tiles = sum(statistics(tile) for tile in x.split([50, 130, 120], dim=1))
     torch.testing.assert_close(tiles, statistics(x))
     assert tiles[0, -1, -1] == 300
-    weights = (xca.qkv.weight, xca.qkv.bias)
-    attention = attention_from_statistics(tiles, *weights, xca.temperature)
+    attention = attention_from_statistics(xca, tiles, xca.qkv.bias)
     queries, keys, _ = xca.project(x)
     torch.testing.assert_close(attention, xca.attention_map(queries, keys))
     norms = torch.cat([queries.flatten(1, 2), keys.flatten(1, 2)], dim=1).norm(dim=2)
-    torch.testing.assert_close(query_key_norms(tiles, *weights), norms)
-    weight, bias = linear_map(attention, *weights, xca.proj.weight, xca.proj.bias)
-    torch.testing.assert_close(x @ weight.mT + bias[:, None], definition(xca, x))
+    torch.testing.assert_close(query_key_norms(xca, tiles, xca.qkv.bias), norms)
+    gamma = torch.rand(48, dtype=torch.float64)
+    weight, bias = linear_map(xca, attention, xca.qkv.bias, gamma)
+    torch.testing.assert_close(x @ weight.mT + bias[:, None], gamma * definition(xca, x))
 
 
 def test_chunked_statistics_are_those_of_all_tokens(monkeypatch):
@@ -151,12 +151,16 @@ def test_in_place_equals_the_branch(form):
 
 def test_auto_takes_the_cheaper_form():
     xca = XCA(384, 8)
+
+    def choice(tokens, batch=1):
+        return choose_form('auto', xca, torch.empty(batch, tokens, 384))
+
     with torch.no_grad():
-        assert choose_form('auto', xca, 196) == 'token'
-        assert choose_form('auto', xca, 4200) == 'covariance'
-    assert choose_form('auto', xca, 196) == 'token'
-    assert choose_form('auto', xca, 16800) == 'covariance'
-    assert choose_form('covariance', xca, 1) == 'covariance'
+        assert choice(196) == 'token'
+        assert choice(4200) == 'covariance'
+    assert choice(196) == choice(196, batch=8) == 'token'
+    assert choice(16800) == 'covariance'
+    assert choose_form('covariance', xca, torch.empty(1, 1, 384)) == 'covariance'
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,9 +192,9 @@ def test_half_precision_does_not_overflow_at_375_000_tokens():
     xca = XCA(32, 4)
     tokens, gamma = torch.randn(1, 375_000, 32), torch.ones(32)
     with torch.no_grad():
-        exact = scaled_xca(xca, tokens, gamma, 'covariance')
+        exact = scaled_xca(tokens, xca, gamma, 'covariance')
         with torch.autocast('cpu', dtype=torch.float16):
-            low = scaled_xca(xca, tokens, gamma, 'covariance')
+            low = scaled_xca(tokens, xca, gamma, 'covariance')
     assert torch.isfinite(low).all()
     # The statistics are in float32: what is left is the map of the tokens, a sum of 32 terms.
     assert relative_error(low, exact) < bound(torch.float16, 32)

@@ -1,6 +1,7 @@
-"""How the layers are run fast: the covariance form, chunks, strips, recomputation and layouts."""
+"""Runs the layers fast: the covariance form, chunks, strips, recomputation and layouts."""
 
-from .execution import Execution, choose_execution
+from .execution import Execution, anatomy, choose_execution
+from .recompute import recomputed
 from .xca import FORMS
 
-__all__ = ['FORMS', 'Execution', 'choose_execution']
+__all__ = ['FORMS', 'Execution', 'anatomy', 'choose_execution', 'recomputed']

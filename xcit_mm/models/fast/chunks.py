@@ -27,6 +27,23 @@ def chunks(tokens: Tensor, width: int) -> list[slice]:
     return [slice(start, start + length) for start in range(0, len(tokens), length)]
 
 
+def batch_chunks(tokens: Tensor) -> list[tuple[slice, slice]]:
+    """Slices of the first two dimensions of tokens: samples, and tokens of these samples.
+
+    On a CPU one sample after another, elsewhere all samples together.
+
+    Args:
+        tokens (Tensor): (B, N, d).
+    """
+    batch, _, dims = tokens.shape
+    together = 1 if tokens.device.type == 'cpu' else max(batch, 1)
+    return [
+        (slice(first, first + together), chunk)
+        for first in range(0, batch, together)
+        for chunk in chunks(tokens[first], together * dims)
+    ]
+
+
 def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, int]]:
     """First and last row, exclusive, of each strip of a map.
 
@@ -52,8 +69,8 @@ def _piece_length(total: int, width: int, device: torch.device, minimum: int) ->
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left @ right``, summed in the precision of the total."""
+    """``total += left @ right``, one product or a batch, summed in the precision of the total."""
     if left.dtype == total.dtype:
-        total.addmm_(left, right)
+        total.addmm_(left, right) if total.ndim == 2 else total.baddbmm_(left, right)
     else:
         total += left @ right

@@ -20,7 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..layers import XCA
-from .precision import at_least_float32, without_autocast
+from .precision import (
+    at_least_float32,
+    autocast_dtype,
+    is_half,
+    sums_halves_in_float32,
+    without_autocast,
+)
 
 # The norm below which a channel counts as zero, as in F.normalize; squared where squares are
 # compared.
@@ -44,13 +50,38 @@ def shift_origin(xca: XCA, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def statistics(tokens: Tensor) -> Tensor:
-    """``S = X̄ᵀ X̄`` of tokens X (B, N, d) with a column of ones appended: (B, d + 1, d + 1).
-
-    In float32 at least: a sum over N tokens leaves float16's range.
-    """
+    """``S = X̄ᵀ X̄`` of tokens X (B, N, d) with a column of ones appended: (B, d + 1, d + 1)."""
+    dtype = product_dtype(tokens)
     with without_autocast(tokens):
-        tokens = at_least_float32(tokens)
-        return assemble(SecondMoment.apply(tokens), tokens.sum(1), tokens.shape[1])
+        first_moment = at_least_float32(tokens).sum(1)
+        return assemble(SecondMoment.apply(tokens.to(dtype)), first_moment, tokens.shape[1])
+
+
+def product_dtype(tokens: Tensor) -> torch.dtype:
+    """The type of the factors of ``XᵀX``. The sum is in float32 at least: N terms leave float16.
+
+    They are in half precision where autocast or the tokens themselves ask for it, and the device
+    can sum such products in float32.
+    """
+    dtype = autocast_dtype(tokens) or tokens.dtype
+    if is_half(dtype) and sums_halves_in_float32(tokens.device):
+        return dtype
+    return torch.promote_types(tokens.dtype, torch.float32)
+
+
+def second_moment(tokens: Tensor) -> Tensor:
+    """``XᵀX`` (B, d, d) of tokens (B, N, d) of the type :func:`product_dtype`."""
+    if is_half(tokens.dtype):
+        return torch.bmm(tokens.mT, tokens, out_dtype=torch.float32)
+    return tokens.mT @ tokens
+
+
+def add_second_moment(total: Tensor, tokens: Tensor) -> None:
+    """``total += XᵀX``; see :func:`second_moment`."""
+    if is_half(tokens.dtype):
+        total += second_moment(tokens)
+    else:
+        total.baddbmm_(tokens.mT, tokens)
 
 
 class SecondMoment(torch.autograd.Function):
@@ -59,12 +90,17 @@ class SecondMoment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, tokens: Tensor) -> Tensor:
         ctx.save_for_backward(tokens)
-        return tokens.mT @ tokens
+        return second_moment(tokens)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         (tokens,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return tokens @ (grad + grad.mT)
+        symmetric = grad + grad.mT
+        if not is_half(tokens.dtype):
+            return tokens @ symmetric
+        # The gradient of a sum over all tokens is small: scaled, so that float16 can hold it.
+        scale = symmetric.abs().amax((1, 2), keepdim=True).clamp_min(EPS)
+        return tokens @ (symmetric / scale).to(tokens.dtype) * scale.to(tokens.dtype)
 
 
 def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
@@ -75,37 +111,28 @@ def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
     return torch.cat([upper, torch.cat([column.mT, corner], dim=2)], dim=1)
 
 
-def attention_from_statistics(
-    S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None, temperature: Tensor
-) -> Tensor:
+def attention_from_statistics(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
     """The attention map A (B, h, d/h, d/h) from the statistics of the tokens.
 
     Args:
+        xca (XCA): Has the weights and the temperature.
         S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
-        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
-        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
-        temperature (Tensor): 1/τ, one per head, (h, 1, 1).
+        qkv_bias (Tensor): The biases that go with it, (B, 3 d).
     """
     with without_autocast(S):
-        dims, num_heads = qkv_weight.shape[1], temperature.shape[0]
-        to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * dims]
+        dims, num_heads = xca.embed_dims, xca.num_heads
+        to_qk = _with_bias(xca.qkv.weight.to(S.dtype), qkv_bias)[:, : 2 * dims]
         to_qk_S = to_qk @ S
         squares = (to_qk_S * to_qk).sum(-1)
         query_squares, key_squares = squares.unflatten(1, (2, num_heads, -1)).unbind(1)
         queries_S = to_qk_S[:, :dims].unflatten(1, (num_heads, -1))
         to_keys = to_qk[:, dims:].unflatten(1, (num_heads, -1))
-        return scaled_softmax(queries_S @ to_keys.mT, query_squares, key_squares, temperature)
+        return scaled_softmax(queries_S @ to_keys.mT, query_squares, key_squares, xca.temperature)
 
 
-def query_key_norms(S: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None) -> Tensor:
-    """``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d), from their statistics.
-
-    Args:
-        S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
-        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
-        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
-    """
-    to_qk = _with_bias(qkv_weight.to(S.dtype), qkv_bias)[:, : 2 * qkv_weight.shape[1]]
+def query_key_norms(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
+    """``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d); see :func:`attention_from_statistics`."""
+    to_qk = _with_bias(xca.qkv.weight.to(S.dtype), qkv_bias)[:, : 2 * xca.embed_dims]
     return (to_qk @ S * to_qk).sum(-1).clamp_min(EPS**2).sqrt()
 
 
@@ -120,29 +147,26 @@ def scaled_softmax(
 
 
 def linear_map(
-    attention: Tensor,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor | None,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
+    xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Values, attention and projection as one linear map of the tokens.
+    """Values, attention, projection and LayerScale as one linear map of the tokens.
 
     Args:
+        xca (XCA): Has the weights.
         attention (Tensor): The map A, (B, h, d/h, d/h).
-        qkv_weight (Tensor): Weights of queries, keys and values, (3 d, d).
-        qkv_bias (Tensor, optional): Their biases, (3 d), or one set per sample, (B, 3 d).
-        proj_weight (Tensor): Weight of the output projection, (d, d).
-        proj_bias (Tensor): Its bias, (d).
+        qkv_bias (Tensor, optional): Biases of the projection to queries, keys and values: (3 d), or
+            one set per sample, (B, 3 d).
+        gamma (Tensor): LayerScale (d).
 
     Returns:
         tuple[Tensor, Tensor]: Weight (B, d, d) and bias (B, d).
     """
     with without_autocast(attention):
         dtype = attention.dtype
-        to_values = _with_bias(qkv_weight.to(dtype), qkv_bias).chunk(3, dim=1)[2]
-        weight = attend_then_project(attention, proj_weight.to(dtype)) @ to_values
-        return weight[..., :-1], weight[..., -1] + proj_bias.to(dtype)
+        to_values = _with_bias(xca.qkv.weight.to(dtype), qkv_bias).chunk(3, dim=1)[2]
+        proj_weight = (gamma[:, None] * xca.proj.weight).to(dtype)
+        weight = attend_then_project(attention, proj_weight) @ to_values
+        return weight[..., :-1], weight[..., -1] + (gamma * xca.proj.bias).to(dtype)
 
 
 def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Chooses how the network is run: as it is written, or fast, for training or for inference.
+"""Chooses how the network is run: as it is written, or fast, with or without autograd.
 
 This is the only place that decides. The fast executions compute the same numbers with the same
 weights, but do not call the modules of the network one by one. So they are used only where each of
@@ -9,23 +9,19 @@ modules themselves.
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from mmcv.cnn.bricks import DropPath
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layers import (
-    LPI,
-    XCA,
-    ConvNorm,
-    ConvPatchEmbed,
-    FeedForward,
-    SinusoidalPositionEncoding,
-    XCiTLayer,
-)
-from ..pyramid import MaxPool, Pyramid
+from ..layers import XCiTLayer
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import has_global_hooks, has_hooks, is_transformed
+from .operators import (
+    has_global_hooks,
+    has_hooks,
+    is_batch_norm,
+    is_transformed,
+    parameter_types,
+)
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .stem import add_positions, embed_for_training, embed_over_strips
@@ -33,32 +29,6 @@ from .xca import add_xca, choose_form, scaled_xca
 
 if TYPE_CHECKING:
     from ..trunk import XCiTTrunk
-
-# What the fast executions know how to run.
-STOCK = frozenset(
-    {
-        ConvPatchEmbed,
-        ConvNorm,
-        SinusoidalPositionEncoding,
-        XCiTLayer,
-        XCA,
-        LPI,
-        FeedForward,
-        DropPath,
-        Pyramid,
-        MaxPool,
-        nn.Linear,
-        nn.Conv2d,
-        nn.ConvTranspose2d,
-        nn.LayerNorm,
-        nn.BatchNorm2d,
-        nn.SyncBatchNorm,
-        nn.GroupNorm,
-        nn.GELU,
-        nn.Sequential,
-        nn.ModuleList,
-    }
-)
 
 
 class Execution(Protocol):
@@ -81,12 +51,12 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     """The execution for one forward pass, from the state of the network and of torch.
 
     Args:
-        trunk (XCiTTrunk): The network.
+        trunk (XCiTTrunk): The network, which is its own plain execution.
     """
-    if not trunk.fast or _is_traced() or not _is_stock(trunk):
-        return Plain(trunk)
+    if not trunk.fast or _is_traced() or has_global_hooks() or anatomy(trunk) != trunk.as_built:
+        return cast(Execution, trunk)
     if torch.is_grad_enabled() or any(layer.training for layer in trunk.layers):
-        return Training(trunk)
+        return Differentiable(trunk)
     return Inference(trunk)
 
 
@@ -96,50 +66,44 @@ def _is_traced() -> bool:
     return torch.compiler.is_compiling() or is_jit_tracing or is_transformed()
 
 
-def _is_stock(trunk: 'XCiTTrunk') -> bool:
-    """Whether all that the fast executions replace is as this package made it."""
-    if has_global_hooks():
-        return False
+def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
+    """What the fast executions rely on: the modules that they replace, one entry per module.
+
+    It differs from that of the network as built once a module is hooked, wrapped, parametrised, or
+    replaced by one of another class or with other settings.
+
+    Args:
+        trunk (XCiTTrunk): The network.
+    """
     parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, getattr(trunk, 'pyramid', None))
-    return all(
-        type(module) in STOCK
-        and not has_hooks(module)
-        and all(type(p) in _PARAMETERS for p in module._parameters.values())
+    return [
+        (
+            # BatchNorm comes in several classes: one process or many, one dimension or two.
+            'BatchNorm' if is_batch_norm(module) else type(module),
+            has_hooks(module),
+            *parameter_types(module),
+            *(module.__dict__.get(name) for name in _SETTINGS),
+        )
         for part in parts
         if part is not None
         for module in part.modules()
-    )
+    ]
 
 
-# Subclasses of tensors, such as quantised or sharded ones, have operators of their own.
-_PARAMETERS = (nn.Parameter, Tensor, type(None))
+# Those of convolutions, LayerNorm and attention. Sizes need no mention: others do not fit.
+_SETTINGS = (
+    'kernel_size',
+    'stride',
+    'padding',
+    'dilation',
+    'groups',
+    'padding_mode',
+    'normalized_shape',
+    'num_heads',
+)
 
 
-class Plain:
-    """The modules as they are written, for compilers, tracers and modules that were changed."""
-
-    def __init__(self, trunk: Any) -> None:
-        self.trunk = trunk
-
-    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        x, grid = self.trunk.patch_embed(images)
-        return x + self.trunk.pos_embed(*grid), grid
-
-    def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        layer = cast(XCiTLayer, self.trunk.layers[index])
-        if self.trunk.with_cp:
-            return recomputed(layer, layer, x, grid, random=True)
-        return layer(x, grid)
-
-    def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        return x.transpose(1, 2).unflatten(2, grid)
-
-    def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        levels = self.trunk.pyramid(kept) if self.trunk.pyramid else kept
-        return tuple(level.contiguous() for level in levels)
-
-
-class Training:
+class Differentiable:
     """For autograd: few activations are kept, and gradients stay in the layout of their side."""
 
     def __init__(self, trunk: Any) -> None:
@@ -164,9 +128,9 @@ class Training:
 
     def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """The two branches in which tokens interact."""
-        form = choose_form(self.trunk.attention, layer.xca, x.shape[1])
-        x = _add(layer, x, scaled_xca(layer.xca, layer.norm1(x), layer.gamma1, form))
-        return _add(layer, x, scaled_lpi(layer.lpi, layer.norm3(x), grid, layer.gamma3))
+        form = choose_form(self.trunk.attention, layer.xca, x)
+        x = _add(layer, x, scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form))
+        return _add(layer, x, scaled_lpi(layer.norm3(x), layer.lpi, layer.gamma3, grid))
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)
@@ -202,9 +166,9 @@ class Inference:
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         layer = cast(XCiTLayer, self.trunk.layers[index])
-        form = choose_form(self.trunk.attention, layer.xca, x.shape[1])
+        form = choose_form(self.trunk.attention, layer.xca, x)
         add_xca(x, layer.xca, layer.norm1, layer.gamma1, form)
-        add_lpi(x, layer.lpi, grid, layer.norm3, layer.gamma3)
+        add_lpi(x, layer.lpi, layer.norm3, layer.gamma3, grid)
         add_feed_forward(x, layer.ffn, layer.norm2, layer.gamma2)
         return x
 

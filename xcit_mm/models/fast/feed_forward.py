@@ -30,12 +30,12 @@ def feed_forward_residual(
     Args:
         x (Tensor): Tokens (B, N, d).
         ffn (FeedForward): The network.
-        norm (nn.LayerNorm): The LayerNorm in front.
+        norm (nn.LayerNorm): The preceding LayerNorm.
         gamma (Tensor): LayerScale (d), folded into the last linear layer.
         scale (Tensor, optional): Factor of stochastic depth, one per sample (B, 1, 1). Defaults to
             None.
-        recompute (bool): Whether backward computes the hidden layer again, chunk by chunk, instead
-            of keeping it: one more product of N·4d² out of 33, and 4 N·d floats less per layer.
+        recompute (bool): Whether backward recomputes the hidden layer, chunk by chunk, instead of
+            keeping it: one more product of N·4d² out of 33, and 4 N·d floats less per layer.
             Defaults to False.
     """
     dtype = autocast_dtype(x) or x.dtype
@@ -63,7 +63,7 @@ def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Ten
     """``x += γ · FFN(LN(x))`` in place, for inference; see :func:`feed_forward_residual`."""
     dtype = autocast_dtype(x) or x.dtype
     with without_autocast(x):
-        tokens = x.flatten(0, 1)
+        tokens = x.view(-1, x.shape[2])  # a view, never a copy: it is written to
         weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
         weight2, bias2 = ffn.fc2.weight.to(dtype), ffn.fc2.bias.to(dtype)
         # Folding gamma into the weight pays only where there are more tokens than columns.
@@ -80,10 +80,10 @@ def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Ten
 
 
 class _ChunkedFeedForward(torch.autograd.Function):
-    """The residual branch with its backward written out.
+    """The residual branch with a hand-written backward.
 
-    It keeps x and, unless it recomputes, the hidden layer. Backward computes LayerNorm and GELU
-    again: both are cheap next to the products.
+    It keeps x and, unless it recomputes, the hidden layer. Backward recomputes LayerNorm and
+    GELU: both are cheap next to the products.
     """
 
     @staticmethod
@@ -158,5 +158,5 @@ class _ChunkedFeedForward(torch.autograd.Function):
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Zeros for a sum over chunks: in float32 at least, whatever the products are computed in."""
+    """Zeros for a sum over chunks: at least in float32, whatever the products are computed in."""
     return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

@@ -17,14 +17,14 @@ from .recompute import recomputed
 from .stem import has_fixed_statistics
 
 
-def scaled_lpi(lpi: LPI, tokens: Tensor, grid: tuple[int, int], gamma: Tensor) -> Tensor:
+def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -> Tensor:
     """``γ · LPI(x)`` with LayerScale folded into the second convolution.
 
     Args:
-        lpi (LPI): The layer.
         tokens (Tensor): Normalised tokens (B, N, d).
-        grid (tuple[int, int]): Height and width of their grid.
+        lpi (LPI): The layer.
         gamma (Tensor): LayerScale (d).
+        grid (tuple[int, int]): Height and width of the tokens' grid.
     """
 
     def second_half(x: Tensor, gamma: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def scaled_lpi(lpi: LPI, tokens: Tensor, grid: tuple[int, int], gamma: Tensor) -
     return map_to_tokens(recomputed(lpi.norm, second_half, x, gamma))
 
 
-def add_lpi(x: Tensor, lpi: LPI, grid: tuple[int, int], norm: nn.LayerNorm, gamma: Tensor) -> None:
+def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[int, int]) -> None:
     """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.
 
     The two convolutions of a strip reach two rows beyond it on either side. The rows above have
@@ -44,12 +44,12 @@ def add_lpi(x: Tensor, lpi: LPI, grid: tuple[int, int], norm: nn.LayerNorm, gamm
     Args:
         x (Tensor): Tokens (B, N, d).
         lpi (LPI): The layer.
-        grid (tuple[int, int]): Height and width of the tokens' grid.
-        norm (nn.LayerNorm): The LayerNorm in front.
+        norm (nn.LayerNorm): The preceding LayerNorm.
         gamma (Tensor): LayerScale (d).
+        grid (tuple[int, int]): Height and width of the tokens' grid.
     """
     if not has_fixed_statistics(lpi.norm):
-        x.add_(scaled_lpi(lpi, norm(x), grid, gamma))
+        x.add_(scaled_lpi(norm(x), lpi, gamma, grid))
         return
     height, width = grid
     rows = x.view(len(x), height, width, x.shape[2])

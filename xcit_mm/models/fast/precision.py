@@ -21,6 +21,24 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
     return torch.autocast(tensor.device.type, enabled=False)
 
 
+def sums_halves_in_float32(device: torch.device) -> bool:
+    """Whether ``torch.bmm`` takes half-precision factors and gives a float32 product here.
+
+    So far it does on Nvidia's GPUs, since torch 2.8, where such a product is many times as fast as
+    one of float32 factors.
+    """
+    return (
+        device.type == 'cuda'
+        and torch.version.cuda is not None
+        and 'dtype' in torch.ops.aten.bmm.overloads()
+    )
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether numbers of this type take two bytes."""
+    return dtype in (torch.float16, torch.bfloat16)
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """The tensor in float32, or as it is if it is more precise."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

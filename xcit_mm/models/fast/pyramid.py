@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from .chunks import strips
+from .precision import autocast_dtype
 
 
 def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
@@ -21,10 +22,7 @@ def _upsample(conv: nn.ConvTranspose2d, x: Tensor) -> Tensor:
     pieces = strips(height, 4 * batch * dims * width, x.device)
     if len(pieces) == 1:
         return conv(x)
-    out = x.new_empty(0)
+    out = x.new_empty(batch, dims, 2 * height, 2 * width, dtype=autocast_dtype(x) or x.dtype)
     for start, stop in pieces:
-        rows = conv(x[:, :, start:stop])
-        if start == 0:
-            out = rows.new_empty(batch, dims, 2 * height, 2 * width)
-        out[:, :, 2 * start : 2 * stop] = rows
+        out[:, :, 2 * start : 2 * stop] = conv(x[:, :, start:stop])
     return out

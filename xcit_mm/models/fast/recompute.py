@@ -1,4 +1,4 @@
-"""Computing a part again in backward instead of keeping its activations."""
+"""Recomputes a part in backward instead of keeping its activations."""
 
 import ctypes
 import functools
@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 def recomputed(
     module: nn.Module, function: Callable[..., Tensor], *args: Any, random: bool = False
 ) -> Tensor:
-    """``function(*args)``, computed again in backward as far as backward needs it.
+    """``function(*args)``, recomputed in backward as far as backward needs it.
 
-    A compiler gets the function as it is: it decides on its own what to compute again.
+    A compiler gets the function as it is: it decides on its own what to recompute.
 
     Args:
         module (nn.Module): Whose layers the function uses. The second time, its BatchNorm layers

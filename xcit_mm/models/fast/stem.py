@@ -6,13 +6,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..layers import ConvNorm, ConvPatchEmbed, SinusoidalPositionEncoding
 from .chunks import strips
 from .layout import map_to_tokens
-from .operators import gelu_
-from .precision import without_autocast
+from .operators import gelu_, is_batch_norm
+from .precision import autocast_dtype, without_autocast
 from .recompute import recomputed
 
 
@@ -47,23 +46,19 @@ def embed_over_strips(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tup
     images = images.contiguous(memory_format=torch.channels_last)
     # One row of tokens comes from 2^(n-1) rows of the first, widest map.
     per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
-    tokens = torch.empty(0)
+    dtype = autocast_dtype(images) or images.dtype
+    tokens = images.new_empty(len(images), heights[-1], width, stem.embed_dims, dtype=dtype)
     for start, stop in strips(heights[-1], per_row, images.device):
-        x = _strip(images, kernels, heights, start, stop).permute(0, 2, 3, 1)
-        if start == 0:
-            tokens = x.new_empty(len(images), heights[-1], width, stem.embed_dims)
-        tokens[:, start:stop] = x
+        x = _strip(images, kernels, heights, start, stop)
+        tokens[:, start:stop] = x.permute(0, 2, 3, 1)
     return tokens.flatten(1, 2), (heights[-1], width)
 
 
 def has_fixed_statistics(norm: nn.Module) -> bool:
     """Whether a norm layer is a BatchNorm that does the same to every pixel of every image."""
-    return (
-        isinstance(norm, _BatchNorm)
-        and not norm.training
-        and norm.running_var is not None
-        and norm.affine
-    )
+    if not is_batch_norm(norm) or norm.training:
+        return False
+    return norm.running_var is not None and norm.weight is not None
 
 
 def _folded(layer: ConvNorm) -> tuple[Tensor, Tensor]:

@@ -5,58 +5,81 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import XCA
-from .chunks import add_product, chunks
+from .chunks import add_product, batch_chunks
 from .covariance import (
+    add_second_moment,
     assemble,
     attention_from_statistics,
     linear_map,
+    product_dtype,
     scaled_softmax,
     shift_origin,
     statistics,
 )
-from .precision import at_least_float32, autocast_dtype, without_autocast
+from .precision import (
+    at_least_float32,
+    autocast_dtype,
+    is_half,
+    sums_halves_in_float32,
+    without_autocast,
+)
 
 FORMS = ('auto', 'token', 'covariance')
 
+# In multiply-adds, by device. That of CPUs was measured. On a GPU the covariance form has some
+# twenty kernels more; each is taken to cost 5 µs at 10¹³ multiply-adds per second.
+OVERHEAD = {'cpu': 2e7, 'other': 1e9}
 
-def choose_form(form: str, xca: XCA, num_tokens: int) -> str:
-    """``token`` or ``covariance``; for ``auto`` the one that is cheaper for this many tokens.
+
+def choose_form(form: str, xca: XCA, x: Tensor) -> str:
+    """``token`` or ``covariance``; for ``auto`` the one that is cheaper for these tokens.
+
+    The cost of a form is the number of its multiply-adds. With N tokens of width d and h heads, the
+    token form has (4 + 2/h) N d², the covariance form 2 N d² and (3 + 2/h) d³ for the products of
+    weights with statistics. Backward adds twice as much, except that it needs 3 N d² in the
+    covariance form. On top of that come the many small steps of the covariance form, which cost as
+    much as :data:`OVERHEAD` multiply-adds.
 
     Args:
         form (str): One of :data:`FORMS`.
         xca (XCA): The attention.
-        num_tokens (int): Number of tokens per sample.
+        x (Tensor): Tokens (B, N, d).
     """
     if form != 'auto':
         return form
-    # In units of d² products: N (4 + 2/h) against 2 N plus a cost that depends on d alone. The
-    # constants of the latter were measured; backward makes many small products.
-    per_token_saving = 2 + 2 / xca.num_heads
-    fixed_cost = 6.0 if torch.is_grad_enabled() else 2.5
-    is_cheaper = per_token_saving * num_tokens > fixed_cost * xca.embed_dims
-    return 'covariance' if is_cheaper else 'token'
+    device = x.device
+    is_half_on_gpu = device.type != 'cpu' and is_half(autocast_dtype(x) or x.dtype)
+    if is_half_on_gpu and not sums_halves_in_float32(device):
+        return 'token'  # the statistics would be products of float32, which are slow there
+    (batch, num_tokens, dims), per_head = x.shape, 1 / xca.num_heads
+    per_token, per_channel = 2 + 2 * per_head, 3 + 2 * per_head
+    if torch.is_grad_enabled():
+        per_token, per_channel = 7 + 6 * per_head, 9 + 6 * per_head
+    saving = batch * dims**2 * (per_token * num_tokens - per_channel * dims)
+    # A CPU goes from sample to sample, a GPU takes the batch at once.
+    overhead = OVERHEAD['cpu'] * batch if device.type == 'cpu' else OVERHEAD['other']
+    return 'covariance' if saving > overhead else 'token'
 
 
-def scaled_xca(xca: XCA, tokens: Tensor, gamma: Tensor, form: str) -> Tensor:
+def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
     """``γ · XCA(x)`` with LayerScale folded into the projection.
 
     Args:
-        xca (XCA): The attention.
         tokens (Tensor): Normalised tokens (B, N, d).
+        xca (XCA): The attention.
         gamma (Tensor): LayerScale (d).
         form (str): ``token`` or ``covariance``.
     """
-    weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
     if form == 'token':
-        return F.linear(_attend(xca, tokens), weight, bias)
+        weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
+        return F.linear(_attend(tokens, xca), weight, bias)
     tokens, qkv_bias = shift_origin(xca, tokens)
-    S = statistics(tokens)
-    attention = attention_from_statistics(S, xca.qkv.weight, qkv_bias, xca.temperature)
-    weight, bias = linear_map(attention, xca.qkv.weight, qkv_bias, weight, bias)
+    attention = attention_from_statistics(xca, statistics(tokens), qkv_bias)
+    weight, bias = linear_map(xca, attention, qkv_bias, gamma)
     return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
 
 
-def _attend(xca: XCA, tokens: Tensor) -> Tensor:
+def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     """The attended values (B, N, d) of tokens (B, N, d).
 
     Queries and keys are not scaled to unit length themselves: their products are, which are fewer
@@ -80,29 +103,23 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
     Args:
         x (Tensor): Tokens (B, N, d).
         xca (XCA): The attention.
-        norm (nn.LayerNorm): The LayerNorm in front.
+        norm (nn.LayerNorm): The preceding LayerNorm.
         gamma (Tensor): LayerScale (d).
         form (str): ``token`` or ``covariance``.
     """
     if form == 'token':
-        x.add_(scaled_xca(xca, norm(x), gamma, form))
+        x.add_(scaled_xca(norm(x), xca, gamma, form))
         return
     dtype = autocast_dtype(x) or x.dtype
+    S, qkv_bias = chunked_statistics(x, xca, norm)
     with without_autocast(x):
-        S, qkv_bias = chunked_statistics(x, xca, norm)
-        attention = attention_from_statistics(S, xca.qkv.weight, qkv_bias, xca.temperature)
-        weights, biases = linear_map(
-            attention,
-            xca.qkv.weight,
-            xca.qkv.bias,
-            gamma[:, None] * xca.proj.weight,
-            gamma * xca.proj.bias,
-        )
-        for sample, weight, bias in zip(x, weights, biases, strict=True):
-            weight = weight.t().to(dtype)
-            for chunk in chunks(sample, x.shape[2]):
-                add_product(sample[chunk], norm(sample[chunk]).to(dtype), weight)
-                sample[chunk] += bias
+        attention = attention_from_statistics(xca, S, qkv_bias)
+        weight, bias = linear_map(xca, attention, xca.qkv.bias, gamma)
+        weight, bias = weight.mT.to(dtype), bias[:, None].to(x.dtype)
+        for samples, chunk in batch_chunks(x):
+            tokens = x[samples, chunk]
+            add_product(tokens, norm(tokens).to(dtype), weight[samples])
+            tokens += bias[samples]
 
 
 def chunked_statistics(x: Tensor, xca: XCA, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
@@ -113,19 +130,20 @@ def chunked_statistics(x: Tensor, xca: XCA, norm: nn.LayerNorm) -> tuple[Tensor,
     Args:
         x (Tensor): Tokens (B, N, d).
         xca (XCA): The attention.
-        norm (nn.LayerNorm): The LayerNorm in front.
+        norm (nn.LayerNorm): The preceding LayerNorm.
 
     Returns:
         tuple[Tensor, Tensor]: (B, d + 1, d + 1) and (B, 3 d).
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    second_moment = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=dtype)
-    first_moment = x.new_zeros(len(x), x.shape[2], dtype=dtype)
-    origin = norm(x[:, 0])
-    for i, sample in enumerate(x):
-        for chunk in chunks(sample, x.shape[2]):
-            normed = norm(sample[chunk]).sub_(origin[i]).to(dtype)
-            second_moment[i].addmm_(normed.t(), normed)
-            first_moment[i] += normed.sum(0)
-    S = assemble(second_moment, first_moment, x.shape[1])
-    return S, xca.qkv(origin.to(xca.qkv.weight.dtype))
+    dtype = product_dtype(x)
+    with without_autocast(x):
+        sum_dtype = torch.promote_types(dtype, torch.float32)
+        second = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=sum_dtype)
+        first = x.new_zeros(len(x), x.shape[2], dtype=sum_dtype)
+        origin = norm(x[:, :1])
+        for samples, chunk in batch_chunks(x):
+            normed = norm(x[samples, chunk]).sub_(origin[samples])
+            first[samples] += normed.sum(1, dtype=sum_dtype)
+            add_second_moment(second[samples], normed.to(dtype))
+        S = assemble(second, first, x.shape[1])
+        return S, xca.qkv(origin[:, 0].to(xca.qkv.weight.dtype))

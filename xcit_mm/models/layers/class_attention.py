@@ -31,7 +31,7 @@ class ClassAttention(BaseModule):
         return self.proj(attended.transpose(1, 2).flatten(2))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of tokens (B, 1 + N, d): three times (B, h, 1 + N, d/h)."""
+        """Queries, keys and values of tokens (B, 1 + N, d), each (B, h, 1 + N, d/h)."""
         qkv = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return qkv[0], qkv[1], qkv[2]
 
@@ -69,7 +69,6 @@ class ClassAttentionLayer(BaseModule):
         tokens_norm: bool,
     ) -> None:
         super().__init__()
-        self.layer_scale_init = layer_scale_init
         self.tokens_norm = tokens_norm
         self.norm1 = nn.LayerNorm(embed_dims, eps=LAYER_NORM_EPS)
         self.attn = ClassAttention(embed_dims, num_heads, qkv_bias)
@@ -90,8 +89,3 @@ class ClassAttentionLayer(BaseModule):
             x = torch.cat([self.norm2(x[:, :1]), x[:, 1:]], dim=1)
         class_token = self.gamma2 * self.ffn(x[:, :1])
         return x + self.drop_path(torch.cat([class_token, x[:, 1:]], dim=1))
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        for gamma in (self.gamma1, self.gamma2):
-            nn.init.constant_(gamma, self.layer_scale_init)

@@ -38,7 +38,7 @@ class XCA(BaseModule):
         return self.proj(attended.permute(0, 3, 1, 2).flatten(2))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of tokens (B, N, d): three times (B, h, d/h, N)."""
+        """Queries, keys and values of tokens (B, N, d), each (B, h, d/h, N)."""
         qkv = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
         return qkv[0], qkv[1], qkv[2]
 
@@ -46,7 +46,3 @@ class XCA(BaseModule):
         """The attention A between channels, (B, h, d/h, d/h)."""
         queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
         return (queries @ keys.mT * self.temperature).softmax(dim=-1)
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        nn.init.ones_(self.temperature)

@@ -15,7 +15,7 @@ LAYER_NORM_EPS = 1e-6
 class XCiTLayer(BaseModule):
     """Cross-covariance attention, local patch interaction and feed-forward network.
 
-    Each is a residual branch with LayerNorm in front, LayerScale γ behind and stochastic depth.
+    Each is a residual branch with LayerNorm before, LayerScale γ after it, and stochastic depth.
     The order of the branches and the numbers in the names are those of the released weights.
 
     Args:
@@ -40,7 +40,6 @@ class XCiTLayer(BaseModule):
         norm_cfg: dict,
     ) -> None:
         super().__init__()
-        self.layer_scale_init = layer_scale_init
         self.norm1 = nn.LayerNorm(embed_dims, eps=LAYER_NORM_EPS)
         self.xca = XCA(embed_dims, num_heads, qkv_bias)
         self.gamma1 = nn.Parameter(torch.full((embed_dims,), float(layer_scale_init)))
@@ -63,8 +62,3 @@ class XCiTLayer(BaseModule):
         x = x + self.drop_path(self.gamma3 * self.lpi(self.norm3(x), grid))
         x = x + self.drop_path(self.gamma2 * self.ffn(self.norm2(x)))
         return x
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        for gamma in (self.gamma1, self.gamma2, self.gamma3):
-            nn.init.constant_(gamma, self.layer_scale_init)

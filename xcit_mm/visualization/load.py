@@ -72,7 +72,7 @@ def _from_weights(recognised: Recognised) -> XCiTTrunk:
         raise ValueError(f'these weights match none of the paper’s sizes ({sizes}): give a config')
     arch, patch_size, in_channels = fitting[0], sizes['patch_size'], sizes['in_channels']
     if 'cls_token' not in recognised.state:
-        return XCiT(arch, patch_size, in_channels)
+        return XCiT(arch, patch_size, in_channels=in_channels)
     head = recognised.state.get('head.weight')
     num_classes = 0 if head is None else len(head)
     return XCiTClassifier(arch, patch_size, num_classes, in_channels=in_channels)

@@ -26,19 +26,22 @@ from .precision import (
 
 FORMS = ('auto', 'token', 'covariance')
 
-# In multiply-adds, by device. That of CPUs was measured. On a GPU the covariance form has some
-# twenty kernels more; each is taken to cost 5 µs at 10¹³ multiply-adds per second.
-OVERHEAD = {'cpu': 2e7, 'other': 1e9}
+# What the steps between the products of the covariance form cost, in multiply-adds. They pass over
+# matrices of d x d: per element of one, as measured on a CPU. A GPU starts some twenty kernels more
+# per layer, here taken to cost 5 µs each at 10¹³ multiply-adds per second: not measured.
+STEPS_COST = 550
+LAUNCH_COST = 1e9
 
 
 def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     """``token`` or ``covariance``; for ``auto`` the one that is cheaper for these tokens.
 
-    The cost of a form is the number of its multiply-adds. With N tokens of width d and h heads, the
-    token form has (4 + 2/h) N d², the covariance form 2 N d² and (3 + 2/h) d³ for the products of
-    weights with statistics. Backward adds twice as much, except that it needs 3 N d² in the
-    covariance form. On top of that come the many small steps of the covariance form, which cost as
-    much as :data:`OVERHEAD` multiply-adds.
+    That is the one with fewer multiply-adds. For N tokens of width d and h heads they are
+
+        token form:       (4 + 2/h) N d²
+        covariance form:  2 N d² + (3 + 2/h) d³ + the steps between these products.
+
+    Training takes three times as much, except for 5 N d² in place of 2 N d².
 
     Args:
         form (str): One of :data:`FORMS`.
@@ -51,14 +54,12 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     is_half_on_gpu = device.type != 'cpu' and is_half(autocast_dtype(x) or x.dtype)
     if is_half_on_gpu and not sums_halves_in_float32(device):
         return 'token'  # the statistics would be products of float32, which are slow there
-    (batch, num_tokens, dims), per_head = x.shape, 1 / xca.num_heads
-    per_token, per_channel = 2 + 2 * per_head, 3 + 2 * per_head
+    (batch, num_tokens, dims), per_head = x.shape, 2 / xca.num_heads
+    saving, cost = (2 + per_head) * num_tokens, (3 + per_head) * dims + STEPS_COST
     if torch.is_grad_enabled():
-        per_token, per_channel = 7 + 6 * per_head, 9 + 6 * per_head
-    saving = batch * dims**2 * (per_token * num_tokens - per_channel * dims)
-    # A CPU goes from sample to sample, a GPU takes the batch at once.
-    overhead = OVERHEAD['cpu'] * batch if device.type == 'cpu' else OVERHEAD['other']
-    return 'covariance' if saving > overhead else 'token'
+        saving, cost = (7 + 3 * per_head) * num_tokens, 3 * cost
+    launches = 0 if device.type == 'cpu' else LAUNCH_COST
+    return 'covariance' if batch * dims**2 * (saving - cost) > launches else 'token'
 
 
 def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
@@ -83,15 +84,19 @@ def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     """The attended values (B, N, d) of tokens (B, N, d).
 
     Queries and keys are not scaled to unit length themselves: their products are, which are fewer
-    numbers. These are computed in float32 at least.
+    numbers. These are at least float32, except where a GPU computes halves: there it is many times
+    as fast to multiply halves, and only those of unit length are sure not to overflow.
     """
     qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1))
     # One copy here, (3, B, h, N, d/h), spares every product below a copy of its own.
     queries, keys, values = qkv.permute(2, 0, 3, 1, 4).contiguous()
-    with without_autocast(tokens):
-        queries, keys = at_least_float32(queries), at_least_float32(keys)
-        squares = queries.square().sum(2), keys.square().sum(2)
-        attention = scaled_softmax(queries.mT @ keys, *squares, xca.temperature)
+    if is_half(queries.dtype) and queries.device.type != 'cpu':
+        attention = xca.attention_map(queries.mT, keys.mT)
+    else:
+        with without_autocast(tokens):
+            queries, keys = at_least_float32(queries), at_least_float32(keys)
+            squares = queries.square().sum(2), keys.square().sum(2)
+            attention = scaled_softmax(queries.mT @ keys, *squares, xca.temperature)
     return (values @ attention.mT.to(values.dtype)).transpose(1, 2).flatten(2)
 
 

@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Where mmcv's operators come from: auto, compiled or torchvision.
 OPS ?= auto
 
-.PHONY: help setup test test-long soak lint demo benchmark gallery clean
+.PHONY: help setup test test-long test-cuda soak lint demo benchmark gallery clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -16,6 +16,9 @@ test: lint  ## run the linters and the tests, 8 minutes on 2 cores
 test-long: setup  ## run the long versions of the tests, an hour: 23 kills, 5,000 images, 11,000 cases
 	$(BIN)/python -m pytest -m long
 
+test-cuda: setup  ## run the tests that need a GPU
+	$(BIN)/python -m pytest -m cuda
+
 lint: setup  ## run ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,7 +28,8 @@ demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes 
 	$(BIN)/xcit-mm demo $(if $(QUICK),--quick)
 
 benchmark: setup  ## measure speed and memory against other backbones, 30 minutes (QUICK=1: first rows, 5)
-	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark)
+	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark) \
+		$(if $(DEVICE),--device $(DEVICE))
 
 gallery: setup  ## remake the pictures and numbers of docs/visualization.md with the model of make demo
 	$(BIN)/python -m dev.gallery

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from . import jobs
 from .report import run_benchmark
 
 
@@ -20,9 +23,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--quick', action='store_true', help='only the first rows, in about 5 minutes; no page'
     )
     parser.add_argument(
-        '--out-dir', type=Path, default=Path('docs'), help='folder for the results (default: docs)'
+        '--out-dir',
+        type=Path,
+        help='folder for the results (default: docs, or work_dirs/benchmark_cuda on a GPU)',
+    )
+    parser.add_argument(
+        '--device', choices=('cpu', 'cuda'), default='cpu', help='where to measure (default: cpu)'
     )
     args = parser.parse_args(argv)
+    if args.device == 'cuda' and not torch.cuda.is_available():
+        parser.error('--device cuda: torch finds no GPU here')
+    jobs.DEVICE = args.device
+    folder = 'docs' if args.device == 'cpu' else 'work_dirs/benchmark_cuda'
+    args.out_dir = args.out_dir or Path(folder)
     return min(run_benchmark(args.out_dir, args.quick), 1)
 
 

@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from . import jobs
 from .jobs import against_timm, exponent, run_job, speedup
 from .peers import REPETITIONS
 
 DETECTION_SIZE = (800, 1344)
 # 0.25, 1, 4 and 24 megapixels.
 GROWTH_SIZES = ((512, 512), (1024, 1024), (2048, 2048), (4000, 6000))
+# Small images, where a step is short and everything around the products counts: size, batch, mode.
+SMALL = (
+    ('s12', 384, 1, 'infer'),
+    ('n12', 224, 1, 'infer'),
+    ('s12', 96, 32, 'train'),
+    ('s12', 224, 8, 'train'),
+    ('n12', 224, 16, 'train'),
+)
 RECOMPUTE = {'with_cp': True, 'recompute_ffn': True}
 
 
@@ -44,9 +53,10 @@ def _faster(
     mode: str = 'infer',
     size: tuple[int, int] = DETECTION_SIZE,
     repetitions: int = 3,
+    batch: int = 1,
 ) -> Callable[[], Result]:
     def measure() -> Result:
-        times = against_timm(arch, patch_size, size, mode, repetitions)
+        times = against_timm(arch, patch_size, size, mode, repetitions, batch)
         ratio = speedup(times)
         numbers = {'timm_s': times[0], 'ours_s': times[1], 'speedup': ratio.value}
         return Result(
@@ -179,6 +189,20 @@ def bars(quick: bool = False) -> Iterator[tuple[str, Callable[[], Result]]]:
             ),
         )  # fmt: skip
         yield f'{size} recomputing, time', _recompute_time(patch_size, min(repetitions, 3))
+    for arch, side, batch, mode in SMALL:
+        what = {'infer': 'inference', 'train': 'training step'}[mode]
+        what = f'{arch.upper()}/16 {what}, {batch} of {side}x{side}'
+        yield (
+            what,
+            _faster(
+                what, arch, 16, 1.0, 1.2, mode, (side, side),
+                repetitions=REPETITIONS[384] if mode == 'infer' else 15, batch=batch,
+            ),
+        )  # fmt: skip
+    if jobs.DEVICE != 'cpu':
+        for patch_size in (16, 8):
+            what = f'S12/{patch_size} training step under autocast, 800x1344'
+            yield what, _faster(what, 's12', patch_size, 1.0, 1.2, 'amp')
     yield 'growth', _growth
     yield '24 megapixels', _large_image
     yield 'matrix-multiply rate', _share

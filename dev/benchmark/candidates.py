@@ -94,16 +94,22 @@ def _mmdet_mask_rcnn() -> str:
     return f'{folder}/.mim/configs/_base_/models/mask-rcnn_r50_fpn.py'
 
 
-def build_step(mode: str, model: nn.Module, height: int, width: int) -> Callable[[], None]:
-    """Return a function that does the measured work once.
+def build_step(
+    mode: str, model: nn.Module, height: int, width: int, *, batch: int = 1, device: str = 'cpu'
+) -> Callable[[], None]:
+    """Return a function that does the measured work once, and waits for its end.
 
     Args:
-        mode (str): ``infer`` or ``train`` for a backbone, ``detect`` for a detector.
+        mode (str): ``infer``, ``train`` or ``amp`` (training under autocast) for a backbone,
+            ``detect`` for a detector.
         model (nn.Module): What :func:`build_backbone` or :func:`build_detector` returned.
-        height (int): Height of the image.
-        width (int): Its width.
+        height (int): Height of the images.
+        width (int): Their width.
+        batch (int): Their number. Defaults to 1.
+        device (str): Where the model is. Defaults to ``cpu``.
     """
-    images = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, height, width, generator=generator).to(device)
 
     def infer() -> None:
         with torch.inference_mode():
@@ -114,6 +120,10 @@ def build_step(mode: str, model: nn.Module, height: int, width: int) -> Callable
         features = model(images)
         torch.stack([feature.square().mean() for feature in features]).sum().backward()
 
+    def amp() -> None:
+        with torch.autocast(device):
+            train()
+
     def detect() -> None:
         from mmdet.structures import DetDataSample
 
@@ -122,5 +132,13 @@ def build_step(mode: str, model: nn.Module, height: int, width: int) -> Callable
         with torch.inference_mode():
             model(images, [sample], mode='predict')
 
-    model.train(mode == 'train')
-    return {'infer': infer, 'train': train, 'detect': detect}[mode]
+    model.train(mode in ('train', 'amp'))
+    work = {'infer': infer, 'train': train, 'amp': amp, 'detect': detect}[mode]
+    if device == 'cpu':
+        return work
+
+    def work_and_wait() -> None:
+        work()
+        torch.cuda.synchronize()
+
+    return work_and_wait

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+# Where everything is measured: cpu or cuda. The command line sets it.
+DEVICE = 'cpu'
 
 
 class BenchmarkError(RuntimeError):
@@ -24,6 +26,7 @@ def run_job(
     mode: str = 'infer',
     repetitions: int = 3,
     threads: int = 2,
+    batch: int = 1,
 ) -> dict[str, Any]:
     """Measure in a separate process; see :mod:`.worker`.
 
@@ -32,9 +35,10 @@ def run_job(
         candidates (Sequence[dict]): Arguments of :func:`.candidates.build_backbone`, or of
             :func:`.candidates.build_detector`.
         size (tuple[int, int]): Height and width of the image.
-        mode (str): ``infer``, ``train`` or ``detect``.
+        mode (str): ``infer``, ``train``, ``amp`` (training under autocast) or ``detect``.
         repetitions (int): How many times each is timed.
         threads (int): Threads of torch.
+        batch (int): Number of images.
     """
     job = {
         'measure': measure,
@@ -43,6 +47,8 @@ def run_job(
         'mode': mode,
         'repetitions': repetitions,
         'threads': threads,
+        'batch': batch,
+        'device': DEVICE,
     }
     command = [sys.executable, '-m', 'dev.benchmark.worker', json.dumps(job)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -55,7 +61,12 @@ def run_job(
 
 @functools.cache
 def against_timm(
-    arch: str, patch_size: int, size: tuple[int, int], mode: str = 'infer', repetitions: int = 3
+    arch: str,
+    patch_size: int,
+    size: tuple[int, int],
+    mode: str = 'infer',
+    repetitions: int = 3,
+    batch: int = 1,
 ) -> tuple[list[float], list[float]]:
     """Times of timm's XCiT and of ours, alternating in one process; measured once per run.
 
@@ -65,11 +76,12 @@ def against_timm(
         arch (str): Size of the XCiT.
         patch_size (int): 8 or 16.
         size (tuple[int, int]): Height and width of the image.
-        mode (str): ``infer`` or ``train``.
+        mode (str): ``infer``, ``train`` or ``amp``.
         repetitions (int): How many times each is timed.
+        batch (int): Number of images.
     """
     pair = [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
-    timm, ours = run_job('pair', pair, size, mode, repetitions)['times']
+    timm, ours = run_job('pair', pair, size, mode, repetitions, batch=batch)['times']
     return timm, ours
 
 

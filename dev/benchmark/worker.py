@@ -17,11 +17,14 @@ from xcit_mm.models import XCiT
 from .candidates import TimmBackbone, build_backbone, build_detector, build_step
 
 
-def _build(candidate: dict[str, Any], mode: str) -> torch.nn.Module:
+def _build(job: dict[str, Any], candidate: dict[str, Any]) -> torch.nn.Module:
     torch.manual_seed(0)
-    if mode == 'detect':
-        return build_detector(**candidate)
-    return build_backbone(**candidate)
+    build = build_detector if job['mode'] == 'detect' else build_backbone
+    return build(**candidate).to(job['device'])
+
+
+def _step(job: dict[str, Any], model: torch.nn.Module) -> Any:
+    return build_step(job['mode'], model, *job['size'], batch=job['batch'], device=job['device'])
 
 
 def _seconds(step: Any) -> float:
@@ -32,10 +35,10 @@ def _seconds(step: Any) -> float:
 
 def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
     """Times of two candidates in alternating order, on the same weights if both are XCiT."""
-    first, second = (_build(candidate, job['mode']) for candidate in job['candidates'])
+    first, second = (_build(job, candidate) for candidate in job['candidates'])
     if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
         second.load_state_dict(first.model.state_dict())
-    steps = [build_step(job['mode'], model, *job['size']) for model in (first, second)]
+    steps = [_step(job, model) for model in (first, second)]
     for step in steps:
         step()  # warm-up
     times: list[list[float]] = [[], []]
@@ -47,30 +50,44 @@ def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
 
 def measure_one(job: dict[str, Any]) -> dict[str, Any]:
     """Times and peak memory of one candidate."""
-    model = _build(job['candidates'][0], job['mode'])
+    model = _build(job, job['candidates'][0])
     # Load the kernels first, so that their memory is not counted.
-    build_step(job['mode'], model, 64, 64)()
+    build_step(job['mode'], model, 64, 64, device=job['device'])()
     model.zero_grad(set_to_none=True)
-    step = build_step(job['mode'], model, *job['size'])
-    before = status('VmRSS')
-    reset_peak()
+    step = _step(job, model)
+    before = _reset_peak(job['device'])
     times = [_seconds(step)]
-    peak = status('VmHWM')
+    peak = status('VmHWM') if job['device'] == 'cpu' else torch.cuda.max_memory_allocated() / 2**20
     times += [_seconds(step) for _ in range(job['repetitions'] - 1)]
     return {'times': times, 'peak_MB': peak - before, 'process_MB': peak}
 
 
+def _reset_peak(device: str) -> float:
+    """Let the peak count from now on; returns the memory in use, in MB."""
+    if device == 'cpu':
+        reset_peak()
+        return status('VmRSS')
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated() / 2**20
+
+
 def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     """The machine's float32 matrix-multiply rate and, in the same run, a candidate's time."""
-    model = _build(job['candidates'][0], job['mode'])
-    step = build_step(job['mode'], model, *job['size'])
+    model = _build(job, job['candidates'][0])
+    step = _step(job, model)
     size = 2048
-    left, right = torch.randn(size, size), torch.randn(size, size)
+    left, right = torch.randn(2, size, size, device=job['device'])
     rates, times = [], []
+
+    def multiply() -> None:
+        left @ right
+        if job['device'] != 'cpu':
+            torch.cuda.synchronize()
+
     step()
     for _ in range(job['repetitions']):
         for _ in range(5):
-            rates.append(2 * size**3 / _seconds(lambda: left @ right))
+            rates.append(2 * size**3 / _seconds(multiply))
         times.append(_seconds(step))
     return {'rates': rates, 'times': times, 'flops': _flops(job)}
 
@@ -83,16 +100,20 @@ class _NoModules(contextlib.nullcontext):
 
 def _flops(job: dict[str, Any]) -> int:
     """Floating-point operations of the products that our backbone really computes."""
-    from torch.utils.flop_counter import FlopCounterMode, addmm_flop
+    from torch.utils.flop_counter import FlopCounterMode, addmm_flop, baddbmm_flop
 
-    def in_place(*shapes: Any, out_shape: Any = None) -> int:
+    def added(*shapes: Any, out_shape: Any = None) -> int:
         return addmm_flop(*shapes)
+
+    def batch_added(*shapes: Any, out_shape: Any = None) -> int:
+        return baddbmm_flop(*shapes)
 
     with torch.device('meta'):
         model = build_backbone(**job['candidates'][0]).eval()
         images = torch.empty(1, 3, *job['size'])
     # torch does not count products that are added in place.
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: in_place})
+    in_place = {torch.ops.aten.addmm_: added, torch.ops.aten.baddbmm_: batch_added}
+    counter = FlopCounterMode(display=False, custom_mapping=in_place)
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     with torch.no_grad(), counter:
         model(images)

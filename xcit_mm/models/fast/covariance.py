@@ -100,7 +100,7 @@ class SecondMoment(torch.autograd.Function):
             return tokens @ symmetric
         # The gradient of a sum over all tokens is small: scaled, so that float16 can hold it.
         scale = symmetric.abs().amax((1, 2), keepdim=True).clamp_min(EPS)
-        return tokens @ (symmetric / scale).to(tokens.dtype) * scale.to(tokens.dtype)
+        return ((tokens @ (symmetric / scale).to(tokens.dtype)) * scale).to(tokens.dtype)
 
 
 def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:

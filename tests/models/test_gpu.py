@@ -1,0 +1,128 @@
+"""On a GPU: what can be shown without one, and what needs one (``make test-cuda``)."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from xcit_mm.models import XCiT
+from xcit_mm.models.fast import anatomy, choose_execution, covariance, xca
+from xcit_mm.models.fast.chunks import batch_chunks
+from xcit_mm.models.fast.execution import Differentiable, Inference
+from xcit_mm.models.layers import XCA
+
+from .cases import TINY, randomise
+from .rounding import relative_error
+
+NEEDS_CUDA_BUILD = pytest.mark.skipif(
+    torch.version.cuda is None, reason='this torch was built without CUDA'
+)
+
+
+def test_a_batch_is_not_taken_sample_by_sample():
+    assert len(batch_chunks(torch.empty(8, 500, 64))) == 8
+    assert batch_chunks(torch.empty(8, 500, 64, device='meta')) == [(slice(0, 8), slice(0, 500))]
+    assert batch_chunks(torch.empty(0, 500, 64, device='meta')) == []
+
+
+@pytest.mark.parametrize(
+    'dtype, sums_in_float32, expected',
+    [
+        (torch.float32, False, 'covariance'),
+        (torch.float16, False, 'token'),
+        (torch.float16, True, 'covariance'),
+        (torch.bfloat16, True, 'covariance'),
+    ],
+)
+def test_half_precision_needs_sums_in_float32(dtype, sums_in_float32, expected, monkeypatch):
+    monkeypatch.setattr(xca, 'sums_halves_in_float32', lambda device: sums_in_float32)
+    tokens = SimpleNamespace(shape=(2, 4200, 384), device=torch.device('cuda'), dtype=dtype)
+    assert xca.choose_form('auto', XCA(384, 8), tokens) == expected
+    few = SimpleNamespace(shape=(2, 196, 384), device=torch.device('cuda'), dtype=dtype)
+    assert xca.choose_form('auto', XCA(384, 8), few) == 'token'
+
+
+def test_small_gradients_of_statistics_survive_float16(monkeypatch):
+    """The backward pass of the statistics; its forward pass in half precision needs a GPU."""
+    monkeypatch.setattr(covariance, 'second_moment', lambda x: x.mT.float() @ x.float())
+    tokens = torch.randn(2, 50, 8)
+    gradient = torch.randn(2, 8, 8) * 1e-7  # the least number of float16 is 6e-8
+    tokens = (torch.randn(2, 50, 8) * 1e4).half().requires_grad_()
+    gradient = torch.randn(2, 8, 8) * 1e-7  # float16 has only a bit or two for these
+    covariance.SecondMoment.apply(tokens).backward(gradient)
+    exact = tokens.detach().float() @ (gradient + gradient.mT)
+    # Two factors, the scale and the product are rounded to float16.
+    assert relative_error(tokens.grad.float(), exact) < 4 * torch.finfo(torch.float16).eps
+
+
+@NEEDS_CUDA_BUILD
+@pytest.mark.parametrize('autocast', [False, True])
+@pytest.mark.parametrize('training', [False, True])
+def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
+    with FakeTensorMode(), torch.device('cuda'):
+        model = XCiT('t12', 16).train(training)
+        model.as_built = anatomy(model)
+        images = torch.randn(2, 3, 512, 672)
+        with torch.autocast('cuda', enabled=autocast), torch.set_grad_enabled(training):
+            assert isinstance(choose_execution(model), Differentiable if training else Inference)
+            levels = model(images)
+    assert [tuple(level.shape[2:]) for level in levels] == [
+        (512 // stride, 672 // stride) for stride in (4, 8, 16, 32)
+    ]
+    assert {level.device.type for level in levels} == {'cuda'}
+
+
+def tiny(**options):
+    torch.manual_seed(0)
+    return randomise(XCiT(TINY['2 layers'], out_indices=(0, 1), drop_path_rate=0.0, **options))
+
+
+def step(model, images, autocast=False):
+    """Levels and gradients of a training step, on the CPU."""
+    with torch.autocast(images.device.type, enabled=autocast):
+        levels = model(images)
+    sum(level.float().square().mean() for level in levels).backward()
+    tensors = [*levels, *(parameter.grad for parameter in model.parameters())]
+    return [tensor.detach().float().cpu() for tensor in tensors]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@pytest.mark.parametrize('training', [False, True])
+def test_results_are_those_of_the_cpu(training, attention):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    images = torch.randn(2, 3, 96, 128)
+    results = []
+    for device in ('cpu', 'cuda'):
+        model = tiny(attention=attention).to(device).train(training)
+        results.append(step(model, images.to(device)))
+    for actual, expected in zip(*results, strict=True):
+        assert relative_error(actual, expected) < 1e-3 or expected.norm() < 1e-6
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('attention', ['token', 'covariance'])
+def test_a_step_under_autocast_is_near_that_in_float32(attention):
+    images = torch.randn(2, 3, 256, 256, device='cuda')
+    exact = step(tiny(attention=attention).cuda().train(), images)
+    low = step(tiny(attention=attention).cuda().train(), images, autocast=True)
+    for a, b in zip(low, exact, strict=True):
+        assert torch.isfinite(a).all()
+        assert relative_error(a, b) < 0.1 or b.norm() < 1e-4
+
+
+@pytest.mark.cuda
+def test_a_step_takes_less_memory_than_timm():
+    from dev.benchmark.candidates import build_backbone, build_step
+
+    peaks = []
+    for name in ('timm', 'ours'):
+        model = build_backbone(name, 's12', 16).cuda()
+        work = build_step('train', model, 800, 1344, device='cuda')
+        work()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[1] < 0.6 * peaks[0]

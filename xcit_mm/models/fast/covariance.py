@@ -124,10 +124,10 @@ def attention_from_statistics(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
         to_qk = _with_bias(xca.qkv.weight.to(S.dtype), qkv_bias)[:, : 2 * dims]
         to_qk_S = to_qk @ S
         squares = (to_qk_S * to_qk).sum(-1)
-        query_squares, key_squares = squares.unflatten(1, (2, num_heads, -1)).unbind(1)
+        squares = squares.unflatten(1, (2, num_heads, -1)).transpose(0, 1)
         queries_S = to_qk_S[:, :dims].unflatten(1, (num_heads, -1))
         to_keys = to_qk[:, dims:].unflatten(1, (num_heads, -1))
-        return scaled_softmax(queries_S @ to_keys.mT, query_squares, key_squares, xca.temperature)
+        return scaled_softmax(queries_S @ to_keys.mT, squares, xca.temperature)
 
 
 def query_key_norms(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
@@ -136,14 +136,17 @@ def query_key_norms(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
     return (to_qk @ S * to_qk).sum(-1).clamp_min(EPS**2).sqrt()
 
 
-def scaled_softmax(
-    products: Tensor, query_squares: Tensor, key_squares: Tensor, temperature: Tensor
-) -> Tensor:
-    """Softmax of the cosines between queries and keys, times the temperature."""
-    query_scale = query_squares.clamp_min(EPS**2).rsqrt()
-    key_scale = key_squares.clamp_min(EPS**2).rsqrt()
-    cosines = products * query_scale[..., :, None] * key_scale[..., None, :]
-    return (cosines * temperature.to(products.dtype)).softmax(-1)
+def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Tensor:
+    """Softmax of the cosines between queries and keys, times the temperature.
+
+    Args:
+        products (Tensor): ``Qᵀ K`` (B, h, d/h, d/h).
+        squares (Tensor): ``|q_i|²`` and ``|k_j|²``, (2, B, h, d/h).
+        temperature (Tensor): 1/τ, one per head, (h, 1, 1).
+    """
+    query_scale, key_scale = squares.clamp_min(EPS**2).rsqrt()
+    key_scale = key_scale * temperature[:, 0].to(products.dtype)
+    return (products * query_scale[..., :, None] * key_scale[..., None, :]).softmax(-1)
 
 
 def linear_map(

@@ -9,19 +9,13 @@ modules themselves.
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..layers import XCiTLayer
+from ..layers import XCA, XCiTLayer
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import (
-    has_global_hooks,
-    has_hooks,
-    is_batch_norm,
-    is_transformed,
-    parameter_types,
-)
+from .operators import describe, has_global_hooks, is_transformed, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .stem import add_positions, embed_for_training, embed_over_strips
@@ -77,30 +71,20 @@ def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     """
     parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, getattr(trunk, 'pyramid', None))
     return [
-        (
-            # BatchNorm comes in several classes: one process or many, one dimension or two.
-            'BatchNorm' if is_batch_norm(module) else type(module),
-            has_hooks(module),
-            *parameter_types(module),
-            *(module.__dict__.get(name) for name in _SETTINGS),
-        )
+        describe(module, _SETTINGS.get(type(module), ()))
         for part in parts
         if part is not None
-        for module in part.modules()
+        for module in tree(part)
     ]
 
 
-# Those of convolutions, LayerNorm and attention. Sizes need no mention: others do not fit.
-_SETTINGS = (
-    'kernel_size',
-    'stride',
-    'padding',
-    'dilation',
-    'groups',
-    'padding_mode',
-    'normalized_shape',
-    'num_heads',
-)
+# That could change without a change of shapes.
+_CONVOLUTION = ('kernel_size', 'stride', 'padding', 'dilation', 'groups', 'padding_mode')
+_SETTINGS = {
+    nn.Conv2d: _CONVOLUTION,
+    nn.ConvTranspose2d: _CONVOLUTION,
+    XCA: ('num_heads',),
+}
 
 
 class Differentiable:

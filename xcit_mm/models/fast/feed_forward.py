@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..layers import FeedForward
 from .chunks import add_product, chunks
-from .operators import gelu_, gelu_backward, layer_norm_backward, layer_norm_statistics
+from .operators import gelu_backward, layer_norm_backward, layer_norm_statistics
 from .precision import autocast_dtype, without_autocast
 
 
@@ -71,12 +71,13 @@ def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Ten
         if fold:
             weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
         for chunk in chunks(tokens, len(weight1)):
-            hidden = gelu_(F.linear(norm(tokens[chunk]).to(dtype), weight1, bias1))
+            piece = tokens[chunk]
+            hidden = F.gelu(F.linear(norm(piece).to(dtype), weight1, bias1))
             if fold:
-                add_product(tokens[chunk], hidden, weight2.t())
-                tokens[chunk] += bias2
+                add_product(piece, hidden, weight2.t())
+                piece += bias2
             else:
-                tokens[chunk] += F.linear(hidden, weight2, bias2) * gamma
+                piece.addcmul_(F.linear(hidden, weight2, bias2), gamma)
 
 
 class _ChunkedFeedForward(torch.autograd.Function):

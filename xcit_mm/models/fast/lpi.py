@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from ..layers import LPI
 from .chunks import strips
 from .layout import map_to_tokens, tokens_to_map
-from .operators import gelu_
 from .recompute import recomputed
 from .stem import has_fixed_statistics
 
@@ -48,23 +47,25 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
         gamma (Tensor): LayerScale (d).
         grid (tuple[int, int]): Height and width of the tokens' grid.
     """
-    if not has_fixed_statistics(lpi.norm):
-        x.add_(scaled_lpi(norm(x), lpi, gamma, grid))
-        return
     height, width = grid
+    pieces = strips(height, len(x) * width * x.shape[2], x.device)
+    if len(pieces) == 1 or not has_fixed_statistics(lpi.norm):
+        x.addcmul_(lpi(norm(x), grid), gamma)
+        return
     rows = x.view(len(x), height, width, x.shape[2])
     weight, bias = _scaled(lpi, gamma)
     above = rows[:, :0]
-    for start, stop in strips(height, len(x) * width * x.shape[2], x.device):
+    for start, stop in pieces:
         piece = torch.cat([above, rows[:, start : stop + 2]], dim=1)
         first = start - above.shape[1]
         above = piece[:, max(stop - 2 - first, 0) : stop - first].clone()
         y = lpi.conv1(norm(piece).permute(0, 3, 1, 2))
         # A row at a cut lacks a neighbour: it is wrong, and not needed.
         begin, end = max(start - 1, 0), min(stop + 1, height)
-        y = lpi.norm(gelu_(y[:, :, begin - first : end - first]))
+        y = lpi.norm(F.gelu(y[:, :, begin - first : end - first]))
         y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))
-        rows[:, start:stop] += y[:, :, start - begin : stop - begin].permute(0, 2, 3, 1)
+        strip = rows[:, start:stop]
+        strip += y[:, :, start - begin : stop - begin].permute(0, 2, 3, 1)
 
 
 def _scaled(lpi: LPI, gamma: Tensor) -> tuple[Tensor, Tensor]:

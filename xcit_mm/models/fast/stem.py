@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..layers import ConvNorm, ConvPatchEmbed, SinusoidalPositionEncoding
 from .chunks import strips
 from .layout import map_to_tokens
-from .operators import gelu_, is_batch_norm
+from .operators import is_batch_norm
 from .precision import autocast_dtype, without_autocast
 from .recompute import recomputed
 
@@ -36,19 +36,20 @@ def embed_over_strips(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tup
     The first maps are the network's largest, and never exist as a whole.
     """
     layers = cast(list[ConvNorm], list(stem.layers))
-    if not all(has_fixed_statistics(layer.norm) for layer in layers):
+    heights = [images.shape[2]]
+    for _ in layers:
+        heights.append(-(-heights[-1] // 2))
+    width = -(-images.shape[3] // 2 ** len(layers))
+    # One row of tokens comes from 2^(n-1) rows of the first, widest map.
+    per_row = len(images) * layers[0].conv.out_channels * width * 4 ** (len(layers) - 1)
+    pieces = strips(heights[-1], per_row, images.device)
+    if len(pieces) == 1 or not all(has_fixed_statistics(layer.norm) for layer in layers):
         return embed_for_training(stem, images)
     kernels = [_folded(layer) for layer in layers]
-    heights = [images.shape[2]]
-    for _ in kernels:
-        heights.append(-(-heights[-1] // 2))
-    width = -(-images.shape[3] // 2 ** len(kernels))
     images = images.contiguous(memory_format=torch.channels_last)
-    # One row of tokens comes from 2^(n-1) rows of the first, widest map.
-    per_row = len(images) * len(kernels[0][1]) * width * 4 ** (len(kernels) - 1)
     dtype = autocast_dtype(images) or images.dtype
     tokens = images.new_empty(len(images), heights[-1], width, stem.embed_dims, dtype=dtype)
-    for start, stop in strips(heights[-1], per_row, images.device):
+    for start, stop in pieces:
         x = _strip(images, kernels, heights, start, stop)
         tokens[:, start:stop] = x.permute(0, 2, 3, 1)
     return tokens.flatten(1, 2), (heights[-1], width)
@@ -87,7 +88,7 @@ def _strip(
             x = F.pad(x, (0, 0, top, bottom))
         x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
         if i + 1 < len(kernels):
-            x = gelu_(x)
+            x = F.gelu(x)
     return x
 
 

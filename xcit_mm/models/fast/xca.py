@@ -89,14 +89,15 @@ def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     """
     qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1))
     # One copy here, (3, B, h, N, d/h), spares every product below a copy of its own.
-    queries, keys, values = qkv.permute(2, 0, 3, 1, 4).contiguous()
-    if is_half(queries.dtype) and queries.device.type != 'cpu':
+    qkv = qkv.permute(2, 0, 3, 1, 4).contiguous()
+    queries, keys, values = qkv
+    if is_half(qkv.dtype) and qkv.device.type != 'cpu':
         attention = xca.attention_map(queries.mT, keys.mT)
     else:
         with without_autocast(tokens):
-            queries, keys = at_least_float32(queries), at_least_float32(keys)
-            squares = queries.square().sum(2), keys.square().sum(2)
-            attention = scaled_softmax(queries.mT @ keys, *squares, xca.temperature)
+            queries, keys = queries_keys = at_least_float32(qkv[:2])
+            squares = (queries_keys * queries_keys).sum(3)
+            attention = scaled_softmax(queries.mT @ keys, squares, xca.temperature)
     return (values @ attention.mT.to(values.dtype)).transpose(1, 2).flatten(2)
 
 
@@ -113,7 +114,7 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
         form (str): ``token`` or ``covariance``.
     """
     if form == 'token':
-        x.add_(scaled_xca(norm(x), xca, gamma, form))
+        x.addcmul_(xca.proj(_attend(norm(x), xca)), gamma)
         return
     dtype = autocast_dtype(x) or x.dtype
     S, qkv_bias = chunked_statistics(x, xca, norm)
@@ -148,7 +149,7 @@ def chunked_statistics(x: Tensor, xca: XCA, norm: nn.LayerNorm) -> tuple[Tensor,
         origin = norm(x[:, :1])
         for samples, chunk in batch_chunks(x):
             normed = norm(x[samples, chunk]).sub_(origin[samples])
-            first[samples] += normed.sum(1, dtype=sum_dtype)
+            first[samples].add_(normed.sum(1, dtype=sum_dtype))
             add_second_moment(second[samples], normed.to(dtype))
         S = assemble(second, first, x.shape[1])
         return S, xca.qkv(origin[:, 0].to(xca.qkv.weight.dtype))

@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 
 from xcit_mm.cli import test, train
+from xcit_mm_cli import parse_args
 
 from ..tiny import HEADS, ROOT, write_config
 
@@ -67,6 +69,22 @@ def test_missing_files_give_one_paragraph_and_status_2(what, tmp_path, monkeypat
 def test_amp_without_cuda_is_refused(capfd):
     assert train.main([str(DETECTION), '--amp']) == 2
     assert 'CUDA' in capfd.readouterr().err
+
+
+def test_seed_and_deterministic_keep_other_settings_of_randomness():
+    def randomness(*words, **settings):
+        cfg = Config(settings)
+        train.apply_arguments(cfg, parse_args('train', ['config.py', *words]))
+        return cfg.get('randomness')
+
+    given = dict(seed=5, diff_rank_seed=True, deterministic=True)
+    assert randomness(randomness=given) == given
+    assert randomness('--seed', '0', randomness=given) == given | dict(seed=0)
+    assert randomness('--deterministic', randomness=dict(seed=5)) == dict(
+        seed=5, deterministic=True
+    )
+    assert randomness('--seed', '3') == dict(seed=3)
+    assert randomness('--deterministic') == dict(seed=None, deterministic=True)
 
 
 TWO = """

@@ -1,7 +1,9 @@
 """Which images the user means, how they are read, and what their results are called."""
 
 import glob
+import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,15 +36,19 @@ def find_images(inputs: Iterable[str]) -> list[Path]:
 
 
 def result_names(images: list[Path]) -> dict[Path, str]:
-    """A name for the results of each image: its stem, with folders where stems repeat."""
-    stems: dict[str, int] = {}
+    """A name for the results of each image: its stem, with folders where stems repeat.
+
+    No two names are equal. Where folders are not enough (``../a.jpg`` and ``a.jpg``), a number is
+    added.
+    """
+    stems = Counter(image.stem for image in images)
+    names: dict[str, Path] = {}
     for image in images:
-        stems[image.stem] = stems.get(image.stem, 0) + 1
-    names = {
-        image: image.stem if stems[image.stem] == 1 else str(image).strip('./').replace(os.sep, '_')
-        for image in images
-    }
-    return names
+        path = str(image).strip('./').replace(os.sep, '_')
+        name = image.stem if stems[image.stem] == 1 else path
+        numbered = (f'{name}_{number}' for number in itertools.count(2))
+        names[next(n for n in itertools.chain([name], numbered) if n not in names)] = image
+    return {image: name for name, image in names.items()}
 
 
 def read_image(path: Path) -> np.ndarray | None:

@@ -30,13 +30,15 @@ def prediction_writer(
         names (dict[Path, str]): Name of each image's results.
     """
     results = results_path(task, out_dir)
+    classes = inferencer.visualizer.dataset_meta['classes']
     if task == 'mmdet':
-        with coco_writer(results, inferencer.visualizer.dataset_meta['classes']) as writer:
+        with coco_writer(results, classes) as writer:
             yield writer.add
         return
+    dtype = np.uint8 if len(classes) <= 256 else np.uint16
 
     def write_labels(path: Path, sample: Any) -> None:
-        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(dtype)
         content = cv2.imencode('.png', labels)[1].tobytes()
         write_atomically(results / f'{names[path]}.png', content)
 

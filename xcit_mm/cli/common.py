@@ -56,8 +56,8 @@ def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callab
     def decorate(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
         @functools.wraps(work)
         def main(argv: Sequence[str] | argparse.Namespace | None = None) -> int:
-            is_parsed = isinstance(argv, argparse.Namespace)
-            return explain_errors(work, argv if is_parsed else parse_args(name, argv))
+            args = argv if isinstance(argv, argparse.Namespace) else parse_args(name, argv)
+            return explain_errors(work, args)
 
         return main
 

@@ -1,15 +1,12 @@
 """The files that predictions are written to."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import cv2
 import numpy as np
 import pytest
 import torch
 from mmengine.structures import PixelData
 
-from xcit_mm.inference.predictions import prediction_writer
+from xcit_mm.inference.predictions import write_labels
 
 
 @pytest.mark.parametrize('classes, dtype', [(256, np.uint8), (257, np.uint16), (847, np.uint16)])
@@ -17,10 +14,7 @@ def test_labels_of_any_number_of_classes_are_written(classes, dtype, tmp_path):
     from mmseg.structures import SegDataSample
 
     labels = torch.tensor([[[0, 1, classes // 2], [classes - 2, classes - 1, 0]]])
-    meta = dict(classes=[str(i) for i in range(classes)])
-    inferencer = SimpleNamespace(visualizer=SimpleNamespace(dataset_meta=meta))
-    image = Path('a.jpg')
-    with prediction_writer(inferencer, 'mmseg', tmp_path, {image: 'a'}) as write:
-        write(image, SegDataSample(pred_sem_seg=PixelData(data=labels)))
-    written = cv2.imread(str(tmp_path / 'labels' / 'a.png'), cv2.IMREAD_UNCHANGED)
+    path = tmp_path / 'labels.png'
+    write_labels(path, SegDataSample(pred_sem_seg=PixelData(data=labels)), classes)
+    written = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     assert written.dtype == dtype and written.tolist() == labels[0].tolist()

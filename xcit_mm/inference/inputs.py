@@ -41,14 +41,14 @@ def result_names(images: list[Path]) -> dict[Path, str]:
     No two names are equal. Where folders are not enough (``../a.jpg`` and ``a.jpg``), a number is
     added.
     """
-    stems = Counter(image.stem for image in images)
-    names: dict[str, Path] = {}
+    counts = Counter(image.stem for image in images)
+    taken: dict[str, Path] = {}
     for image in images:
         path = str(image).strip('./').replace(os.sep, '_')
-        name = image.stem if stems[image.stem] == 1 else path
+        name = image.stem if counts[image.stem] == 1 else path
         numbered = (f'{name}_{number}' for number in itertools.count(2))
-        names[next(n for n in itertools.chain([name], numbered) if n not in names)] = image
-    return {image: name for name, image in names.items()}
+        taken[next(n for n in itertools.chain([name], numbered) if n not in taken)] = image
+    return {image: name for name, image in taken.items()}
 
 
 def read_image(path: Path) -> np.ndarray | None:

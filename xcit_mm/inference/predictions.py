@@ -17,6 +17,19 @@ def results_path(task: str, out_dir: Path) -> Path:
     return out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
 
 
+def write_labels(path: Path, sample: Any, classes: int) -> None:
+    """Write a segmentor's predictions for one image.
+
+    Args:
+        path (Path): A PNG, of 8 bits if that is enough for all classes, else of 16.
+        sample (SegDataSample): The predictions.
+        classes (int): Number of classes of the segmentor.
+    """
+    labels = sample.pred_sem_seg.data[0].cpu().numpy()
+    labels = labels.astype(np.uint8 if classes <= 256 else np.uint16)
+    write_atomically(path, cv2.imencode('.png', labels)[1].tobytes())
+
+
 @contextmanager
 def prediction_writer(
     inferencer: Any, task: str, out_dir: Path, names: dict[Path, str]
@@ -35,12 +48,5 @@ def prediction_writer(
         with coco_writer(results, classes) as writer:
             yield writer.add
         return
-    dtype = np.uint8 if len(classes) <= 256 else np.uint16
-
-    def write_labels(path: Path, sample: Any) -> None:
-        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(dtype)
-        content = cv2.imencode('.png', labels)[1].tobytes()
-        write_atomically(results / f'{names[path]}.png', content)
-
     results.mkdir(exist_ok=True)
-    yield write_labels
+    yield lambda path, sample: write_labels(results / f'{names[path]}.png', sample, len(classes))

@@ -1,14 +1,42 @@
 """``xcit-mm COMMAND``: checks the arguments, then imports the command and runs it."""
 
 import difflib
+import functools
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .arguments import COMMANDS, parse_args
 from .files import missing_config
 
+# What shells report for a program that SIGPIPE ended.
+CLOSED_PIPE = 141
 
+
+def ends_with_its_reader(work: Callable[..., int]) -> Callable[..., int]:
+    """End quietly when nobody reads the output any more, as in ``xcit-mm --help | head -1``."""
+
+    @functools.wraps(work)
+    def quiet(*args: object, **kwargs: object) -> int:
+        try:
+            try:
+                return work(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            try:
+                print(flush=True)
+            except BrokenPipeError:
+                # Python itself flushes once more at the end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return CLOSED_PIPE
+            raise  # the output can be read: it was another pipe
+
+    return quiet
+
+
+@ends_with_its_reader
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``xcit-mm``.
 
@@ -54,6 +82,7 @@ def usage() -> str:
     )
 
 
+@ends_with_its_reader
 def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run one command; bad arguments end it before anything heavy is imported.
 
@@ -75,7 +104,7 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
         if error.name is None or error.name.startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
-    return command.main(argv)
+    return command.main(args)
 
 
 def _fail(message: str) -> int:

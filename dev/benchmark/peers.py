@@ -98,14 +98,12 @@ def detectors(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 def plot_scaling(rows: list[dict[str, Any]], key: str, label: str, path: str) -> None:
     """One log-log plot of time or memory against resolution, with the fitted exponents."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     fitted = {row['model']: row for row in exponents(rows)}
     column = 'time' if key == 'seconds' else 'memory'
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout='constrained')
+    figure = Figure(figsize=(7, 4.5), layout='constrained')
+    axes = figure.subplots()
     for name, text in LABELS.items():
         own = [row for row in rows if row['model'] == text]
         axes.plot(
@@ -124,4 +122,3 @@ def plot_scaling(rows: list[dict[str, Any]], key: str, label: str, path: str) ->
     axes.grid(alpha=0.3, which='both')
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
-    plt.close(figure)

@@ -1,6 +1,7 @@
 """``xcit-mm``: its commands, their help, and errors for bad arguments."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', '
 
 def test_every_command_has_a_module_and_every_tool_has_a_command():
     modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
-    assert modules - {'__init__', 'common', 'coco_writer'} == set(COMMANDS)
+    assert modules - {'__init__', 'common'} == set(COMMANDS)
     called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
     assert set(COMMANDS) - called == {'shapes', 'doctor'} and called < set(COMMANDS)
 
@@ -82,6 +83,31 @@ def test_the_module_runs_like_the_script():
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 2 and run.stdout == ''
     assert run.stderr == "error: xcit-mm has no command 'trian'. Did you mean train?\n"
+
+
+@pytest.mark.parametrize('words', [['--help'], ['train', '--help']])
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+def test_a_command_ends_quietly_when_nobody_reads_its_output(words, unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, '-m', 'xcit_mm_cli', *words], cwd=ROOT, stdout=writer,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONUNBUFFERED': unbuffered},
+    )  # fmt: skip
+    os.close(writer)
+    assert run.stderr == '' and run.returncode in (0, 141)
+
+
+def test_arguments_are_parsed_once(monkeypatch, tmp_path, capsys):
+    parsed, convert = [], COMMANDS['convert']
+
+    def add_arguments(parser):
+        parsed.append(parser)
+        convert.add_arguments(parser)
+
+    monkeypatch.setitem(COMMANDS, 'convert', convert._replace(add_arguments=add_arguments))
+    assert main(['convert', str(tmp_path / 'none.pth'), str(tmp_path / 'out.safetensors')]) == 2
+    assert len(parsed) == 1 and 'none.pth' in capsys.readouterr().err
 
 
 def test_an_unknown_command_lists_the_known_ones(capsys):

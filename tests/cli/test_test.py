@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from mmengine.config import Config
 
 from xcit_mm.cli import test
+from xcit_mm.errors import UserError
+from xcit_mm_cli import parse_args
 
 TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
 
@@ -77,6 +80,20 @@ def test_out_show_dir_and_tta(head, trained, tmp_path, capfd):
     if is_detector:
         assert call(*trained(head), '--tta') == 2
         assert 'not masks' in capfd.readouterr().err
+
+
+def test_out_and_eval_work_with_a_list_of_evaluators():
+    other, metric = dict(type='DumpResults', out_file_path='a.pkl'), dict(type='IoUMetric')
+    cfg = Config(dict(default_scope='mmseg', model=dict(), test_evaluator=[other, metric]))
+    words = ['config.py', 'none.pth', '--eval', 'mDice', '--out', 'labels']
+    test.set_metrics(cfg, ['mDice'])
+    test.set_output(cfg, parse_args('test', words))
+    kept, changed = cfg.test_evaluator
+    expected = dict(iou_metrics=['mDice'], output_dir='labels', keep_results=True)
+    assert kept == other and changed == metric | expected
+    cfg.test_evaluator = [other]
+    with pytest.raises(UserError, match='--out needs a test_evaluator of type IoUMetric'):
+        test.set_output(cfg, parse_args('test', words))
 
 
 @pytest.mark.parametrize(

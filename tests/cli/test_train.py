@@ -8,8 +8,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 
 from xcit_mm.cli import test, train
+from xcit_mm.cli.common import check_datasets
+from xcit_mm.errors import UserError
+from xcit_mm_cli import parse_args
 
 from ..tiny import HEADS, ROOT, write_config
 
@@ -42,7 +46,7 @@ def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_pa
 
 MISSING = {
     'config': (['configs/detection/mask_rcnn_xcit_s12_8_4x.py'], 'Did you mean'),
-    'data': ([DETECTION], 'instances_train2017.json'),
+    'data': ([DETECTION], 'https://cocodataset.org'),
     'ade': ([SEGMENTATION], 'ADEChallengeData2016'),
     'resume': ([DETECTION, '--resume', 'nowhere.pth'], 'no checkpoint'),
     'pretrained': (
@@ -63,10 +67,54 @@ def test_missing_files_give_one_paragraph_and_status_2(what, tmp_path, monkeypat
     assert not (tmp_path / 'work').exists()
 
 
+def test_data_elsewhere_is_not_looked_for(tmp_path):
+    for dataset in (
+        dict(data_root='s3://bucket/coco', ann_file='a.json', data_prefix=dict(img='train/')),
+        dict(data_root=str(tmp_path), ann_file='s3://b/a.json', data_prefix=dict(img='petrel://b')),
+        dict(data_root='data/none', ann_file='a.json', backend_args=dict(backend='petrel')),
+    ):
+        loader = dict(dataset=dict(type='CocoDataset', **dataset))
+        check_datasets(Config(dict(train_dataloader=loader)), ('train_dataloader',))
+    # An absolute path does not depend on the root.
+    dataset = dict(type='CocoDataset', data_root='s3://b', ann_file=str(tmp_path / 'a.json'))
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=dict(dataset=dataset)))
+    with pytest.raises(UserError, match=r'ann_file of train_dataloader'):
+        check_datasets(cfg, ('train_dataloader',))
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [dict(data_root='data/mine'), dict(data_root='data/coco/', metainfo=dict(classes=('cat',)))],
+)
+def test_own_data_that_is_missing_is_not_to_be_downloaded(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loader = dict(dataset=dict(type='CocoDataset', **settings))
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=loader))
+    with pytest.raises(UserError, match='data_root of train_dataloader') as raised:
+        check_datasets(cfg, ('train_dataloader',))
+    assert 'cocodataset' not in str(raised.value) and 'custom_data.md' in str(raised.value)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 def test_amp_without_cuda_is_refused(capfd):
     assert train.main([str(DETECTION), '--amp']) == 2
     assert 'CUDA' in capfd.readouterr().err
+
+
+def test_seed_and_deterministic_keep_other_settings_of_randomness():
+    def randomness(*words, **settings):
+        cfg = Config(settings)
+        train.apply_arguments(cfg, parse_args('train', ['config.py', *words]))
+        return cfg.get('randomness')
+
+    given = dict(seed=5, diff_rank_seed=True, deterministic=True)
+    assert randomness(randomness=given) == given
+    assert randomness('--seed', '0', randomness=given) == given | dict(seed=0)
+    assert randomness('--deterministic', randomness=dict(seed=5)) == dict(
+        seed=5, deterministic=True
+    )
+    assert randomness('--seed', '3') == dict(seed=3)
+    assert randomness('--deterministic') == dict(seed=None, deterministic=True)
 
 
 TWO = """

@@ -7,6 +7,8 @@ import torch
 
 from xcit_mm.cli import visualize
 
+from ..limits import limited_memory
+
 
 @pytest.fixture(scope='module')
 def weights(backbone, classifier, tmp_path_factory):
@@ -42,6 +44,20 @@ def drawn(path):
     picture = cv2.imread(str(path))
     assert picture is not None and picture.shape[1] == 800 and picture.std() > 5
     return picture
+
+
+def test_an_image_that_does_not_fit_in_memory_is_skipped(run, image, tmp_path, capsys):
+    small, large = tmp_path / 'small.png', tmp_path / 'large.png'
+    cv2.imwrite(str(small), image)
+    cv2.imwrite(str(large), cv2.resize(image, (2000, 2000)))
+    # What is allocated once is there before memory is limited.
+    assert run(small, '--pictures', 'magnitude') == 0
+    capsys.readouterr()
+    with limited_memory(100 << 20):
+        assert run(large, small, '--pictures', 'magnitude', '--force') == 1
+    printed = capsys.readouterr().out
+    assert 'large.png: not enough memory; --max-side makes images smaller\n' in printed
+    assert '1 of 2 images' in printed
 
 
 def test_images_of_every_kind(run, image, tmp_path, capsys):

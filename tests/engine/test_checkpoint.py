@@ -15,7 +15,7 @@ from tests.engine import runs
 from xcit_mm.cli.train import keep_seed
 from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_atomically
 from xcit_mm.errors import UserError
-from xcit_mm.weights import CheckpointError
+from xcit_mm.weights import CheckpointError, use_strict_reader
 
 # Trains with a checkpoint per epoch, in a child that kills itself just before its n-th call of a
 # function that changes files, for n = 0, 1, 2... until a child reaches the end. After each kill it
@@ -192,6 +192,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_message(small_data, 
 
 
 def test_a_resumed_run_keeps_the_seed_of_its_checkpoint(tmp_path):
+    use_strict_reader()
+
     def seed_of(**settings):
         cfg = Config(dict(work_dir=str(tmp_path), **settings))
         keep_seed(cfg)
@@ -204,7 +206,7 @@ def test_a_resumed_run_keeps_the_seed_of_its_checkpoint(tmp_path):
     assert seed_of() is None
     assert seed_of(resume=True) == 7
     assert seed_of(resume=True, load_from=str(path), randomness=dict(deterministic=True)) == 7
-    assert seed_of(resume=True, randomness=dict(seed=3)) == 3
+    assert seed_of(resume=True, randomness=dict(seed=3)) == 7
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r'iter_1\.pth'):
         seed_of(resume=True)

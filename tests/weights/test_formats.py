@@ -183,12 +183,12 @@ def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_pa
 
 
 def test_a_pyramid_without_counters_is_kept():
-    source = randomised(backbone(8))
+    source = randomised(backbone(16))
     state = to_released(source.state_dict())
     counters = [n for n in state if n.startswith('fpn') and n.endswith('num_batches_tracked')]
     for name in counters:
         del state[name]
-    target = backbone(8)
+    target = backbone(16)
     target.load_state_dict(state)
     for name, tensor in target.state_dict().items():
         if not name.endswith('num_batches_tracked'):

@@ -102,9 +102,10 @@ def test_a_part_that_is_too_long_is_started_over(server, tmp_path):
     assert download(f'{server.url}/w.pth').read_bytes() == content
 
 
-def test_a_date_in_a_name_is_no_hash(server, tmp_path):
+@pytest.mark.parametrize('end', ['-c78dce93_20200708', '_20200708', '-20200708'])
+def test_a_date_in_a_name_is_no_hash(end, server, tmp_path):
     # As mmdet and mmseg name their files.
-    name = 'mask_rcnn_r50_fpn_1x_coco-c78dce93_20200708.pth'
+    name = f'mask_rcnn_r50_fpn_1x_coco{end}.pth'
     server.files[name] = content = checkpoint_bytes(tmp_path)
     assert download(f'{server.url}/{name}').read_bytes() == content
 

@@ -47,14 +47,17 @@ DATASETS = {
 def command(name: str) -> Callable[[Callable[[argparse.Namespace], int]], Callable[..., int]]:
     """Turn a function of parsed arguments into the ``main(argv=None) -> int`` of a command.
 
+    ``main`` also takes arguments that are already parsed.
+
     Args:
         name (str): One of ``xcit_mm_cli.COMMANDS``.
     """
 
     def decorate(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
         @functools.wraps(work)
-        def main(argv: Sequence[str] | None = None) -> int:
-            return explain_errors(work, parse_args(name, argv))
+        def main(argv: Sequence[str] | argparse.Namespace | None = None) -> int:
+            args = argv if isinstance(argv, argparse.Namespace) else parse_args(name, argv)
+            return explain_errors(work, args)
 
         return main
 
@@ -171,28 +174,41 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...]) -> None:
         for dataset in innermost_datasets(cfg.get(loader)):
             for what, path in _needed_paths(dataset):
                 if not path.exists():
-                    raise UserError(_missing_data(task_of(cfg), loader, what, path))
+                    raise UserError(_missing_data(task_of(cfg), loader, dataset, what, path))
 
 
 def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    root = Path(dataset.get('data_root') or '')
-    if '://' in str(dataset.get('data_root') or ''):
-        return  # not on this machine's disk
-    if dataset.get('data_root'):
-        yield 'data_root', root
-    if dataset.get('ann_file'):
-        yield 'ann_file', root / dataset['ann_file']
+    """The files and folders of a data set that must be on this machine's disk."""
+    if (dataset.get('backend_args') or {}).get('backend', 'local') != 'local':
+        return
+    root = dataset.get('data_root') or ''
+    paths = {'data_root': '.' if root else '', 'ann_file': dataset.get('ann_file')}
     for key, folder in (dataset.get('data_prefix') or {}).items():
-        if folder:
-            yield f'data_prefix.{key}', root / folder
+        paths[f'data_prefix.{key}'] = folder
+    for what, path in paths.items():
+        # As in mmengine, addresses and absolute paths do not depend on data_root.
+        full = path if not path or '://' in path else os.path.join(root, path)
+        if full and '://' not in full:
+            yield what, Path(full)
 
 
-def _missing_data(scope: str, loader: str, what: str, path: Path) -> str:
+def _missing_data(scope: str, loader: str, dataset: dict, what: str, path: Path) -> str:
     origin, layout = DATASETS[scope]
-    return (
+    root = Path(layout.splitlines()[0])
+    text = (
         f'The data set is missing: {path.absolute()} does not exist ({what} of {loader} in the '
-        f'config). Get {origin}, and lay it out, or link to it, like this:\n\n'
-        f'{textwrap.indent(layout, "  ")}\n\n'
-        'If your data is elsewhere, change data_root of the three data loaders in your own config '
-        'or with --cfg-options train_dataloader.dataset.data_root=...; see docs/custom_data.md.'
+        'config). '
+    )
+    # Other classes, or another folder: the user's own data.
+    if Path(dataset.get('data_root') or '') == root and not dataset.get('metainfo'):
+        text += (
+            f'Get {origin}, and lay it out, or link to it, like this:\n\n'
+            f'{textwrap.indent(layout, "  ")}\n\n'
+            'If your data is elsewhere, change data_root of the '
+        )
+    else:
+        text += 'Change data_root, ann_file or data_prefix of the '
+    return text + (
+        'three data loaders in your own config or with --cfg-options '
+        'train_dataloader.dataset.data_root=...; see docs/custom_data.md.'
     )

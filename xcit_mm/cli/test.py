@@ -45,16 +45,31 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
     unknown = [name for name in metrics if name not in known]
     if unknown:
         raise UserError(f'--eval {" ".join(unknown)}: this model has {", ".join(known)}.')
-    evaluators = cfg.test_evaluator
-    for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
-        if str(evaluator.get('type')).split('.')[-1] == evaluator_type:
-            evaluator[setting] = list(metrics)
-            if 'proposal_fast' in metrics:
-                from ..compat.ragged_recalls import FastRecallCocoMetric
+    evaluator = find_evaluator(cfg, evaluator_type, '--eval')
+    evaluator[setting] = list(metrics)
+    if 'proposal_fast' in metrics:
+        from ..compat.ragged_recalls import FastRecallCocoMetric
 
-                evaluator['type'] = FastRecallCocoMetric.__name__
-            return
-    raise UserError(f'--eval needs a {evaluator_type} as test_evaluator in the config.')
+        evaluator['type'] = FastRecallCocoMetric.__name__
+
+
+def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
+    """The test evaluator of a type.
+
+    Args:
+        cfg (Config): The config.
+        kind (str): Name of the type.
+        argument (str): What needs it, for the error message.
+    """
+    for evaluator in _evaluators(cfg):
+        if str(evaluator.get('type')).split('.')[-1] == kind:
+            return evaluator
+    raise UserError(f'{argument} needs a test_evaluator of type {kind} in the config.')
+
+
+def _evaluators(cfg: Config) -> list[dict[str, Any]]:
+    """The test evaluators: a config has one, or a list of them."""
+    return [cfg.test_evaluator] if isinstance(cfg.test_evaluator, dict) else cfg.test_evaluator
 
 
 def _has_key(node: Any, part: str) -> bool:
@@ -78,14 +93,13 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     if args.out is None:
         return
     if task == 'mmseg':
-        cfg.test_evaluator.output_dir = args.out
-        cfg.test_evaluator.keep_results = True
+        evaluator = find_evaluator(cfg, 'IoUMetric', '--out')
+        evaluator.update(output_dir=args.out, keep_results=True)
     else:
         if not args.out.endswith(('.pkl', '.pickle')):
             raise UserError(f'--out must end in .pkl for detection, not {args.out}.')
-        evaluators = cfg.test_evaluator
-        evaluators = [evaluators] if isinstance(evaluators, dict) else list(evaluators)
-        cfg.test_evaluator = [*evaluators, dict(type='DumpDetResults', out_file_path=args.out)]
+        dump = dict(type='DumpDetResults', out_file_path=args.out)
+        cfg.test_evaluator = [*_evaluators(cfg), dump]
 
 
 def set_tta(cfg: Config) -> None:

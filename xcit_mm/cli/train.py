@@ -2,18 +2,18 @@
 
 import argparse
 import errno
+from logging import WARNING
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
 
 from ..engine import ProgressBarHook, what_resume_takes
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
-from ..weights import read_checkpoint
 from .common import (
     check_checkpoint,
     check_datasets,
@@ -40,7 +40,11 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             )
         cfg.auto_scale_lr.enable = True
     if args.seed is not None or args.deterministic:
-        cfg.randomness = dict(seed=args.seed, deterministic=args.deterministic)
+        cfg.randomness = {'seed': None, **cfg.get('randomness', {})}
+        if args.seed is not None:
+            cfg.randomness.seed = args.seed
+        if args.deterministic:
+            cfg.randomness.deterministic = True
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if args.resume == 'auto':
@@ -68,7 +72,7 @@ def train(runner: Runner) -> None:
 
 
 def keep_seed(cfg: Config) -> None:
-    """Give a resumed run the seed of the run that it continues, if the config has none.
+    """Give a resumed run the seed of the run that it continues.
 
     mmengine also takes it from the checkpoint, but only after it has built the samplers.
     """
@@ -76,11 +80,15 @@ def keep_seed(cfg: Config) -> None:
         return
     path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
     check_checkpoint(path)
-    has_seed = cfg.get('randomness', {}).get('seed') is not None
-    if has_seed or path is None or '://' in path:
+    if path is None:
         return
-    meta = read_checkpoint(path).get('meta', {})
-    cfg.merge_from_dict(dict(randomness=dict(seed=meta.get('seed'))))
+    seed = CheckpointLoader.load_checkpoint(path, 'cpu').get('meta', {}).get('seed')
+    if not isinstance(seed, int):
+        return
+    other = cfg.get('randomness', {}).get('seed')
+    if other not in (None, seed):
+        print_log(f'{path} has the seed {seed}; the seed {other} is not used.', 'current', WARNING)
+    cfg.merge_from_dict({'randomness.seed': seed})
 
 
 def check_pretrained(cfg: Config) -> None:
@@ -106,7 +114,7 @@ def main(args: argparse.Namespace) -> int:
             f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '
             'To continue that run instead, stop this one and add --resume.',
             'current',
-            30,
+            WARNING,
         )
     train(runner)
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')

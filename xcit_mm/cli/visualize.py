@@ -15,14 +15,14 @@ from torch import Tensor
 
 from xcit_mm_cli.arguments import DEFAULT_LAYERS
 
-from ..errors import UserError
+from ..errors import UserError, is_out_of_memory
 from ..files import write_atomically
+from ..inference import find_images, read_image, result_names
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
 from .common import check_checkpoint, command, load_config
-from .infer import find_images, read_image, result_names
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
@@ -130,13 +130,16 @@ def main(args: argparse.Namespace) -> int:
             try:
                 image = read(path, args.max_side)
                 observe(subject.backbone, subject.preprocess(image), observers)
+                title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
+                for what, file in files[path].items():
+                    shown = [pictures[what]] if what else list(pictures.values())
+                    save(draw(shown, image, title), file, args.dpi)
             except ValueError as error:
                 skipped[path] = str(error)
-                continue
-            title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
-            for what, file in files[path].items():
-                shown = [pictures[what]] if what else list(pictures.values())
-                save(draw(shown, image, title), file, args.dpi)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                skipped[path] = 'not enough memory; --max-side makes images smaller'
         progress.update(task, completed=len(images) * (depth + 1))
     for path, reason in skipped.items():
         print(f'skipped {path}: {reason}')

@@ -4,10 +4,7 @@ import io
 import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 Curve = dict[int, float]
 
@@ -46,7 +43,8 @@ def plot_curves(
         labels (dict[str, str]): Display names of the metrics.
         scale (float): Divisor of the metrics.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.9), layout='constrained')
+    figure = Figure(figsize=(9, 2.9), layout='constrained')
+    left, right = figure.subplots(1, 2)
     left.plot(list(loss), list(loss.values()), color='tab:blue')
     left.set_yscale('log')
     left.set_ylabel('training loss')
@@ -62,5 +60,4 @@ def plot_curves(
         axes.spines[['top', 'right']].set_visible(False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format='svg')
-    plt.close(figure)
     return buffer.getvalue()

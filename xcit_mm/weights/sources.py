@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 TIMEOUT = 60
-# Files of the model zoos are named after the start of their hash: resnet50-0676ba61.pth
-HASH_IN_NAME = re.compile(r'-([0-9a-f]{8,64})\.\w+$')
+# Files of the model zoos are named after the start of their hash: resnet50-0676ba61.pth. Some end
+# in a date instead: -20210623.pth
+HASH_IN_NAME = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
 
 # What the paper fine-tunes on COCO and ADE20k: distilled on ImageNet, at 384 pixels.
 DENSE_INITIALISATION = '384_dist'

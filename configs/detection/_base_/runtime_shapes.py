@@ -5,5 +5,3 @@ default_hooks = dict(
     checkpoint=dict(by_epoch=False, interval=55, max_keep_ckpts=2),
 )
 log_processor = dict(by_epoch=False)
-custom_hooks = [dict(type='ProgressBarHook')]
-randomness = dict(seed=0)

@@ -36,7 +36,7 @@ def ms_deform_attn_backward(
     inputs = [x.detach().requires_grad_() for x in (value, sampling_locations, attention_weights)]
     with torch.enable_grad():
         output = ms_deform_attn_forward(
-            inputs[0], spatial_shapes, level_start_index, *inputs[1:], im2col_step
+            inputs[0], spatial_shapes, level_start_index, inputs[1], inputs[2], im2col_step
         )
     grads = torch.autograd.grad(output, inputs, grad_output)
     for target, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), grads, strict=True):

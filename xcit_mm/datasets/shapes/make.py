@@ -20,8 +20,6 @@ from .draw import CLASSES, Scene, Shape, draw_scene
 
 # split -> names of its folders in COCO and in ADE20k
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
-# Label PNGs, as in ADE20k: 0 is unlabelled, classes start at 1.
-SEGMENTATION_CLASSES = ('background', *CLASSES)
 SPEC_FILE = 'shapes.json'
 
 

@@ -1,8 +1,7 @@
-# The built-in data set in COCO's layout. tools/train.py and tools/test.py draw it if it is missing.
-_base_ = 'mmdet::_base_/datasets/coco_instance.py'
+# The built-in data set in COCO's layout.
+_base_ = ['mmdet::_base_/datasets/coco_instance.py', '../../../_base_/shapes.py']
 
-shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)
-data_root = 'data/shapes/coco/'
+data_root = f'{_base_.shapes.root}/coco/'
 metainfo = dict(classes=('disc', 'bar', 'triangle', 'star', 'arc'))
 train_pipeline = [
     dict(type='LoadImageFromFile'),

@@ -1,16 +1,15 @@
-# The built-in data set in ADE20k's layout. tools/train.py and tools/test.py draw it if it is
-# missing.
-_base_ = 'mmseg::_base_/datasets/ade20k.py'
+# The built-in data set in ADE20k's layout.
+_base_ = ['mmseg::_base_/datasets/ade20k.py', '../../../_base_/shapes.py']
 
-shapes = dict(root='data/shapes', train=2400, val=120, size=96, seed=0)
 dataset_type = 'BaseSegDataset'
-data_root = 'data/shapes/ade'
+data_root = f'{_base_.shapes.root}/ade'
 metainfo = dict(
     classes=('background', 'disc', 'bar', 'triangle', 'star', 'arc'),
     palette=[
         [60, 60, 60], [230, 80, 80], [80, 180, 80], [80, 120, 230], [230, 190, 60], [180, 90, 200],
     ],
 )  # fmt: skip
+dataset = dict(type=dataset_type, data_root=data_root, metainfo=metainfo, reduce_zero_label=True)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', reduce_zero_label=True),
@@ -27,22 +26,7 @@ train_dataloader = dict(
     num_workers=1,
     sampler=dict(type='SeededInfiniteSampler'),
     batch_sampler=dict(type='SeededBatchSampler'),
-    dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        metainfo=metainfo,
-        reduce_zero_label=True,
-        pipeline=train_pipeline,
-    ),
+    dataset=dict(**dataset, pipeline=train_pipeline),
 )
-val_dataloader = dict(
-    num_workers=1,
-    dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        metainfo=metainfo,
-        reduce_zero_label=True,
-        pipeline=test_pipeline,
-    ),
-)
+val_dataloader = dict(num_workers=1, dataset=dict(**dataset, pipeline=test_pipeline))
 test_dataloader = val_dataloader

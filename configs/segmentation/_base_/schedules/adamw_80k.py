@@ -1,5 +1,9 @@
 # 80k iterations of AdamW: linear warm-up, then linear decay to zero.
-_base_ = ['mmseg::_base_/schedules/schedule_80k.py', '../../../_base_/no_weight_decay.py']
+_base_ = [
+    'mmseg::_base_/schedules/schedule_80k.py',
+    '../../../_base_/no_weight_decay.py',
+    '../../../_base_/failsafe_hooks.py',
+]
 
 optim_wrapper = dict(
     _delete_=True,
@@ -11,11 +15,6 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
     dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=1500, end=80000),
 ]
-# These are default hooks, so a config that sets custom_hooks keeps them. See docs/resume.md.
-default_hooks = dict(
-    checkpoint=dict(type='AtomicCheckpointHook'),
-    exact_resume=dict(type='ExactResumeHook'),
-    non_finite=dict(type='NonFiniteHook'),
-)
+default_hooks = _base_.failsafe_hooks
 train_cfg = dict(type='ExactIterBasedTrainLoop')
 auto_scale_lr = dict(enable=False, base_batch_size=16)

@@ -101,6 +101,7 @@ def test(parser: argparse.ArgumentParser) -> None:
         '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
     )
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    _allow_partial(parser)
 
 
 def infer(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +112,7 @@ def infer(parser: argparse.ArgumentParser) -> None:
     _images(parser)
     parser.add_argument('--config', required=True, help='a config file')
     _checkpoint(parser)
+    _allow_partial(parser)
     parser.add_argument(
         '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
     )
@@ -299,6 +301,15 @@ def _images(parser: argparse.ArgumentParser) -> None:
 def _checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
+    )
+
+
+def _allow_partial(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--allow-partial',
+        action='store_true',
+        help='use a checkpoint that leaves parameters of the model at random values, or that has '
+        'parts which the model lacks',
     )
 
 

@@ -22,6 +22,9 @@ from ..datasets.shapes import ensure_shapes
 from ..errors import UserError
 from ..weights import use_strict_reader
 
+PARTIAL_HINT = (
+    'Give the config with which the checkpoint was trained; --allow-partial uses it all the same.'
+)
 COCO_LAYOUT = """\
 data/coco/
   annotations/instances_train2017.json

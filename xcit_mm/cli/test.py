@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..files import write_atomically
 from ..tables import format_table
 from .common import (
+    PARTIAL_HINT,
     check_checkpoint,
     check_datasets,
     command,
@@ -138,6 +139,9 @@ def main(args: argparse.Namespace) -> int:
     check_checkpoint(args.checkpoint)
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
+    if not args.allow_partial:
+        hook = dict(type='CompleteWeightsHook', hint=PARTIAL_HINT)
+        cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
     prepare(cfg, args)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
     metrics = runner.test()

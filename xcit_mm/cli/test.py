@@ -8,15 +8,14 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
-from mmengine.registry import RUNNERS
 
 from ..configs import innermost_datasets, nested_dicts
-from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..files import write_atomically
 from ..tables import format_table
 from .common import (
     PARTIAL_HINT,
+    build_runner,
     check_checkpoint,
     check_datasets,
     command,
@@ -143,7 +142,7 @@ def main(args: argparse.Namespace) -> int:
         hook = dict(type='CompleteWeightsHook', hint=PARTIAL_HINT)
         cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
     prepare(cfg, args)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
+    runner = build_runner(cfg, args.config)
     metrics = runner.test()
     if not is_main_process():
         return 0

@@ -21,7 +21,7 @@ from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
-from .common import check_checkpoint, command, load_config
+from .common import check_checkpoint, check_device, command, load_config
 from .infer import find_images, read_image, result_names
 
 
@@ -34,6 +34,7 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
         device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
     """
     check_checkpoint(checkpoint)
+    check_device(device)
     device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
     try:
         return load_subject(checkpoint, cfg, device)

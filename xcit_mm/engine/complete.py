@@ -4,6 +4,8 @@ mmengine only warns about names and shapes that do not match. What the file did 
 random values, and a random head gets a score like any other.
 """
 
+from typing import Any
+
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
@@ -34,13 +36,14 @@ class LoadWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-            model = model.module
-        self.model = model
-        self.versions = {name: p._version for name, p in model.named_parameters()}
+        inner: Any = model
+        while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):
+            inner = inner.module
+        self.model: nn.Module = inner
+        self.versions = {name: p._version for name, p in inner.named_parameters()}
         self.unexpected: list[str] = []
         # mmengine calls it as torch does, with the names that had no place.
-        self.handle = model.register_load_state_dict_post_hook(
+        self.handle = inner.register_load_state_dict_post_hook(
             lambda _, keys: self.unexpected.extend(keys.unexpected_keys)
         )
 

@@ -26,10 +26,10 @@ from mmengine.registry import MODELS, init_default_scope
 
 from dev.memory import status
 from xcit_mm.cli.common import explain_errors, load_config, task_of
-from xcit_mm.cli.infer import build_inferencer, find_images, infer
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
+from xcit_mm.inference import build_inferencer, find_images, infer
 from xcit_mm.weights import read_weights
 
 CONFIGS = (

@@ -11,7 +11,7 @@ from mmengine.runner import load_checkpoint
 
 from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
-from xcit_mm.cli.infer import build_inferencer
+from xcit_mm.inference import build_inferencer
 
 from .tiny import HEADS, recipe
 

@@ -17,12 +17,12 @@ from xcit_mm_cli.arguments import DEFAULT_LAYERS
 
 from ..errors import UserError
 from ..files import write_atomically
+from ..inference import find_images, read_image, result_names
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
 from .common import check_checkpoint, check_device, command, load_config
-from .infer import find_images, read_image, result_names
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:

@@ -106,11 +106,18 @@ def test(parser: argparse.ArgumentParser) -> None:
 
 def infer(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Detect or segment in images. Writes pictures (vis/) and predictions: COCO JSON for '
-        'detection, label PNGs for segmentation. Exit status 1 if an image was skipped.'
+        'Detect or segment in images and videos. Writes pictures (vis/) and predictions: COCO JSON '
+        'for detection, label PNGs for segmentation. A video gives a video with predictions drawn. '
+        'If interrupted, rerun it to continue. Exit status 1 if an image was skipped.'
     )
-    _images(parser)
+    parser.add_argument(
+        'inputs',
+        nargs='+',
+        metavar='IMAGE|FOLDER|GLOB|VIDEO|CAMERA',
+        help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video)',
+    )
     parser.add_argument('--config', required=True, help='a config file')
+    _config_options(parser)
     _checkpoint(parser)
     _allow_partial(parser)
     parser.add_argument(
@@ -320,7 +327,7 @@ def _device(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     'train': Command('train a detector or a segmentor', train),
     'test': Command('measure the accuracy of a trained model', test),
-    'infer': Command('detect or segment in images', infer),
+    'infer': Command('detect or segment in images and videos', infer),
     'visualize': Command('draw what an XCiT looks at', visualize),
     'check': Command('find problems in a data set', check),
     'convert': Command('convert weights to a clean safetensors file', convert),

@@ -109,9 +109,9 @@ def test_shared_parameters_count_as_set():
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
     model[1].weight = model[0].weight
     with pytest.raises(IncompleteWeightsError, match='3 of the 3'):
-        LoadWatch(model).check('')
+        LoadWatch(model).check()
     watch = LoadWatch(model)
     state = model.state_dict()
     del state['1.weight']
     model.load_state_dict(state, strict=False)
-    watch.check('')
+    watch.check()

@@ -44,9 +44,6 @@ OS_HINTS = {
     ),
     errno.EISDIR: 'It is a folder, and a file is needed.',
 }
-PARTIAL_HINT = (
-    'Give the config with which the checkpoint was trained; --allow-partial uses it all the same.'
-)
 COCO_LAYOUT = """\
 data/coco/
   annotations/instances_train2017.json

@@ -14,7 +14,6 @@ from ..errors import UserError
 from ..files import write_atomically
 from ..tables import format_table
 from .common import (
-    PARTIAL_HINT,
     build_runner,
     check_checkpoint,
     check_datasets,
@@ -139,8 +138,8 @@ def main(args: argparse.Namespace) -> int:
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
     if not args.allow_partial:
-        hook = dict(type='CompleteWeightsHook', hint=PARTIAL_HINT)
-        cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
+        hooks = cfg.get('custom_hooks') or []
+        cfg.custom_hooks = [*hooks, dict(type='CompleteWeightsHook')]
     prepare(cfg, args)
     runner = build_runner(cfg, args.config)
     metrics = runner.test()

@@ -17,7 +17,7 @@ from xcit_mm_cli.arguments import DEFAULT_LAYERS
 
 from ..errors import UserError
 from ..files import write_atomically
-from ..inference import find_images, read_image, result_names
+from ..inference import find_images, left_out, read_image, result_names
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
@@ -120,6 +120,8 @@ def main(args: argparse.Namespace) -> int:
     depth = len(subject.backbone.layers)
     layers = choose_layers(depth, args.layers)
     files = plan_files(args, images, names)
+    for path in left_out(args.inputs):
+        print(f'left out, not a kind of image that is read from folders: {path}')
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:

@@ -47,11 +47,8 @@ class LoadWatch:
             lambda _, keys: self.unexpected.extend(keys.unexpected_keys)
         )
 
-    def check(self, hint: str) -> None:
+    def check(self) -> None:
         """Raise if parameters were left unset, or if parts of the file have no place.
-
-        Args:
-            hint (str): What to do about it, the end of the error message.
 
         Raises:
             IncompleteWeightsError: With a few of the names.
@@ -73,7 +70,8 @@ class LoadWatch:
             )
         if problems:
             raise IncompleteWeightsError(
-                f'The checkpoint does not belong to this config: {", and ".join(problems)}. {hint}'
+                f'The checkpoint does not belong to this config: {", and ".join(problems)}. Give '
+                'the config with which it was trained; --allow-partial uses it all the same.'
             )
 
 
@@ -88,15 +86,9 @@ def _matters(name: str, modules: set[str]) -> bool:
 
 @HOOKS.register_module()
 class CompleteWeightsHook(Hook):
-    """Ends a test whose checkpoint leaves parameters unset or belongs to another model.
+    """Ends a test whose checkpoint leaves parameters unset or belongs to another model."""
 
-    Args:
-        hint (str): What to do about it, the end of the error message.
-    """
-
-    def __init__(self, hint: str = 'Test it with the config with which it was trained.') -> None:
-        self.hint = hint
-        self.watch: LoadWatch | None = None
+    watch: LoadWatch | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Watch; mmengine calls this before the weights go into the model."""
@@ -105,5 +97,5 @@ class CompleteWeightsHook(Hook):
     def before_test(self, runner: Runner) -> None:
         """Check."""
         if self.watch is not None:
-            self.watch.check(self.hint)
+            self.watch.check()
             self.watch = None

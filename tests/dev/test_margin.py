@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 
 from dev import gallery, object_margin
@@ -108,11 +109,16 @@ def test_objects_of_coco(run):
 
 
 def test_the_command_prints_and_checks_the_margin(run, capsys):
+    MMLogger.get_current_instance().info('as at the start of most runs')
     arguments = [str(run / 'config.py'), str(run / 'epoch_1.pth')]
     for bar, status in (('0.0', 0), ('1.01', 1)):
         assert object_margin.main([*arguments, '--at-least', bar]) == status
     printed = capsys.readouterr().out
     assert 'Largest margin' in printed and '3 images.' in printed
+    assert 'torch.Size' not in printed  # a line of mmengine's log for each parameter
+    with pytest.raises(SystemExit):
+        object_margin.main([*arguments, '--images', '-1'])
+    assert 'above 0' in capsys.readouterr().err
     header = next(line for line in printed.splitlines() if line.startswith('layer'))
     assert header.count('AUC') == 4 and header.count('ratio') == 2
 

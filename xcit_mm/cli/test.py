@@ -11,7 +11,7 @@ from mmengine.dist import is_main_process
 
 from ..configs import innermost_datasets, nested_dicts
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import check_writable, write_atomically
 from ..tables import format_table
 from .common import (
     build_runner,
@@ -65,6 +65,8 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     for path in (args.json, args.out):
         if path and Path(path).exists() and not args.force:
             raise UserError(f'{path} already exists; --force overwrites it.')
+    if args.json:
+        check_writable(args.json)
     task = task_of(cfg)
     if args.show or args.show_dir:
         hook = cfg.default_hooks.visualization

@@ -112,8 +112,6 @@ def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -
 @command('visualize')
 def main(args: argparse.Namespace) -> int:
     images = find_images(args.inputs)
-    if min(args.max_side or 1, args.dpi) < 1:
-        raise UserError('--max-side and --dpi must be at least 1.')
     cfg = load_config(args.config) if args.config else None
     subject = load(args.checkpoint, cfg, args.device)
     names = choose_pictures(subject, args.pictures)

@@ -17,6 +17,8 @@ from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalise, query_key_magnitude
 
+from ..tiny import forget_runs
+
 
 def test_auc_is_the_share_of_pairs():
     rng = np.random.default_rng(0)
@@ -109,6 +111,7 @@ def test_objects_of_coco(run):
 
 
 def test_the_command_prints_and_checks_the_margin(run, capsys):
+    forget_runs()  # the next logger prints where capsys looks
     MMLogger.get_current_instance().info('as at the start of most runs')
     arguments = [str(run / 'config.py'), str(run / 'epoch_1.pth')]
     for bar, status in (('0.0', 0), ('1.01', 1)):

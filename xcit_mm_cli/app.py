@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from .arguments import COMMANDS, parse_args
 from .files import missing_config
 
+# What shells report for Ctrl-C.
+INTERRUPTED = 130
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``xcit-mm``.
@@ -75,6 +78,9 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
         if error.name is None or error.name.startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
+    except KeyboardInterrupt:
+        print('\nInterrupted.', file=sys.stderr)
+        return INTERRUPTED
     return command.main(argv)
 
 

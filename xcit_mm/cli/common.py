@@ -21,6 +21,7 @@ from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from xcit_mm_cli import parse_args
+from xcit_mm_cli.app import INTERRUPTED
 from xcit_mm_cli.files import missing_config
 
 from ..compat import init_gloo, revert_sync_bn
@@ -30,8 +31,6 @@ from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import use_strict_reader
 
-# What shells report for Ctrl-C.
-INTERRUPTED = 130
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {
     **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),

@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     results = results_path(task, out_dir)
     check_output(results, sources, args)
     for path in left_out(args.inputs):
-        print(f'left out, not a kind of image that is read from folders: {path}')
+        print(f'left out, a kind that is not read from folders: {path}')
     with explaining_config(args.config):
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     score_thr = None if args.no_vis else args.score_thr

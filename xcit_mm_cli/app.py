@@ -4,12 +4,15 @@ import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from .arguments import COMMANDS, parse_args
 from .files import missing_config
 
 # What shells report for Ctrl-C.
 INTERRUPTED = 130
+# The installed configs, for tools that do not know xcit_mm::.
+CONFIGS = Path(__file__).parents[1] / 'xcit_mm' / '.mim' / 'configs'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f'xcit-mm {version("xcit_mm")}')
         return 0
+    if name == '--configs':
+        print(CONFIGS)
+        return 0
     if name in COMMANDS:
         return run(name, rest, f'xcit-mm {name}')
     if not name:
@@ -50,6 +56,7 @@ def usage() -> str:
             'usage: xcit-mm COMMAND [ARGUMENTS]',
             '       xcit-mm COMMAND --help',
             '       xcit-mm --version',
+            '       xcit-mm --configs    (the folder of the installed configs)',
             '',
             'XCiT as a backbone for OpenMMLab. Commands:',
             *lines,

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from mmengine.config import Config
 
 from xcit_mm.cli.common import load_config
 from xcit_mm.errors import UserError
@@ -89,15 +88,6 @@ def test_an_unknown_command_lists_the_known_ones(capsys):
     assert main(['quux']) == 2
     error = capsys.readouterr().err
     assert all(name in error for name in COMMANDS)
-
-
-def test_configs_are_found_without_our_prefix(capsys, tmp_path, monkeypatch):
-    """As the pages say for mmdet's own tools, which read a config before they import us."""
-    assert main(['--configs']) == 0
-    monkeypatch.setenv('XCIT_MM_CONFIGS', capsys.readouterr().out.strip())
-    config = tmp_path / 'own.py'
-    config.write_text(f"_base_ = '{{{{$XCIT_MM_CONFIGS}}}}/{Path(*Path(CONFIG).parts[1:])}'\n")
-    assert Config.fromfile(config).model.backbone.type == 'XCiT'
 
 
 def test_the_error_for_a_missing_config_is_one_paragraph(capsys):

@@ -133,7 +133,7 @@ def explaining_config(path: str) -> Iterator[None]:
         raise
     except Exception as error:  # a config is a program, and describes others
         if isinstance(error, OSError) and error.errno is not None:
-            raise UserError(f'The config {path}: {explain_os_error(error)}') from error
+            raise  # it is the system, not the config
         # mmengine's messages list the whole search path.
         text = str(error).partition(', the current sys.path')[0]
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _is(f, path)]

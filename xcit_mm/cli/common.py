@@ -132,8 +132,9 @@ def explaining_config(path: str) -> Iterator[None]:
     except (UserError, MemoryError):
         raise
     except Exception as error:  # a config is a program, and describes others
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # it is the system, not the config
+        # A missing base is the config's fault; a full disk is not.
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise
         # mmengine's messages list the whole search path.
         text = str(error).partition(', the current sys.path')[0]
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _is(f, path)]

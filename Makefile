@@ -24,7 +24,7 @@ lint: setup  ## run ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes (QUICK=1: 2)
+demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes (QUICK=1: 3)
 	$(BIN)/xcit-mm demo $(if $(QUICK),--quick)
 
 benchmark: setup  ## measure speed and memory against other backbones, 30 minutes (QUICK=1: first rows, 5)

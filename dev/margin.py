@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import mmcv
 import numpy as np
 import torch
+from mmengine.logging import MMLogger
 
 from xcit_mm.models.trunk import XCiTTrunk
 from xcit_mm.visualization.images import Preprocess
@@ -86,8 +87,11 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
     twin = copy.deepcopy(backbone)
     twin.init_cfg = None
     parts: list[Any] = [twin, *twin.layers]
-    # mmengine logs one line per parameter that it initialises.
-    logging.disable(logging.INFO)
+    # mmengine logs lines for each parameter that it initialises. logging.disable() does not reach
+    # its logger once that has logged something.
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -98,7 +102,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
                 part._is_init = False
                 part.init_weights()
     finally:
-        logging.disable(logging.NOTSET)
+        logger.setLevel(level)
     return twin
 
 

@@ -16,6 +16,7 @@ from xcit_mm.configs import innermost_datasets
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.load import Subject
+from xcit_mm_cli.arguments import positive
 
 NAMES = ('queries', 'keys')
 
@@ -31,7 +32,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('config', help='a config file of a detector')
     parser.add_argument('checkpoint', help='a path, a web address, or a short name (xcit://...)')
-    parser.add_argument('--images', type=int, metavar='N', help='the first N only (default: all)')
+    parser.add_argument(
+        '--images', type=positive, metavar='N', help='the first N only (default: all)'
+    )
     parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
     parser.add_argument(
         '--at-least',

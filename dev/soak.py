@@ -31,6 +31,7 @@ from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
 from xcit_mm.inference import build_inferencer, find_images, infer
 from xcit_mm.weights import read_weights
+from xcit_mm_cli.arguments import positive
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -195,9 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--minutes', type=float, default=30, help='default: %(default)s')
     parser.add_argument(
-        '--images', type=int, default=200, help='images per round (default: %(default)s)'
+        '--images', type=positive, default=200, help='images per round (default: %(default)s)'
     )
-    parser.add_argument('--size', type=int, default=64, help='pixels (default: %(default)s)')
+    parser.add_argument('--size', type=positive, default=64, help='pixels (default: %(default)s)')
     parser.add_argument(
         '--out-dir',
         type=Path,

@@ -15,6 +15,7 @@ from mmengine.registry import DATA_SAMPLERS, HOOKS, LOOPS, MODELS, init_default_
 from mmengine.visualization import LocalVisBackend, Visualizer
 
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm_cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +54,7 @@ def test_every_block_is_tested():
         'SECURITY.md': 1,
         'docs/backbone.md': 3,
         'docs/custom_data.md': 2,
+        'docs/getting_started.md': 1,
         'docs/resume.md': 1,
         'docs/visualization.md': 2,
     }
@@ -69,6 +71,17 @@ def test_python_of_the_readme_runs():
     exec(blocks('README.md')[1], names)
     sizes = [tuple(level.shape[-2:]) for level in names['levels']]
     assert sizes == [(480 // stride, 640 // stride) for stride in (4, 8, 16, 32)]
+
+
+def test_config_for_the_tools_of_others_builds(tmp_path, monkeypatch, capsys):
+    """In a process that has not imported us, as those tools read it."""
+    (block,) = blocks('docs/getting_started.md')
+    (tmp_path / 'own.py').write_text(block)
+    assert main(['--configs']) == 0
+    monkeypatch.setenv('XCIT_MM_CONFIGS', capsys.readouterr().out.strip())
+    code = "from mmengine import Config; print(Config.fromfile('own.py').model.backbone.type)"
+    run = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, stdout=-1, text=True)
+    assert run.stdout.splitlines()[-1] == 'XCiT'
 
 
 def test_example_of_another_detector_builds(tmp_path):

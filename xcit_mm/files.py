@@ -1,5 +1,6 @@
 """Writes files completely or not at all, even if a process is killed or the disk fills up."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,23 @@ def write_atomically(path: str | os.PathLike, content: bytes | str) -> None:
     """
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raise if a file cannot be written, before the work whose result it will have.
+
+    Args:
+        path (str or PathLike): The file, which is not changed; its folder is created.
+
+    Raises:
+        OSError: If it is a folder, or if nothing can be written next to it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with replacing(path.with_name(f'{path.name}.test')) as unfinished:
+        unfinished.write_bytes(b'test')
+    path.with_name(f'{path.name}.test').unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,16 +3,20 @@
 import functools
 import json
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .models import VARIANTS, XCiTClassifier
 from .models.variants import PATCH_SIZES
 
+T = TypeVar('T')
 COUNTING_RULE = (
     'Parameters in millions. GFLOPs of the classifier on one image: a multiply-add counts as one; '
     'LayerNorm counts five and BatchNorm two operations per element; attention as the paper writes '
@@ -74,26 +78,32 @@ def classifier_table() -> list[dict[str, Any]]:
         ``gflops`` and ``paper_gflops``.
     """
     rows = []
-    for arch in VARIANTS:
+    for arch, patch_size in _track([(a, p) for a in VARIANTS for p in reversed(PATCH_SIZES)]):
         paper = paper_tables()['variants'][arch.upper()]
-        for patch_size in reversed(PATCH_SIZES):
-            parameters = classifier_parameters(arch, patch_size)
-            for setting, gflops in paper['gflops'].items():
-                resolution, _, patch = setting.partition('/')
-                if int(patch) != patch_size:
-                    continue
-                flops = classifier_flops(arch, patch_size, int(resolution))
-                rows.append(
-                    {
-                        'model': f'XCiT-{arch.upper()}/{patch_size}',
-                        'resolution': int(resolution),
-                        'params_M': parameters / 1e6,
-                        'paper_params_M': paper['params_M'],
-                        'gflops': flops / 1e9,
-                        'paper_gflops': gflops,
-                    }
-                )
+        parameters = classifier_parameters(arch, patch_size)
+        for setting, gflops in paper['gflops'].items():
+            resolution, _, patch = setting.partition('/')
+            if int(patch) != patch_size:
+                continue
+            flops = classifier_flops(arch, patch_size, int(resolution))
+            rows.append(
+                {
+                    'model': f'XCiT-{arch.upper()}/{patch_size}',
+                    'resolution': int(resolution),
+                    'params_M': parameters / 1e6,
+                    'paper_params_M': paper['params_M'],
+                    'gflops': flops / 1e9,
+                    'paper_gflops': gflops,
+                }
+            )
     return rows
+
+
+def _track(models: list[T]) -> Iterable[T]:
+    """Show progress on a terminal, and nothing in the output, which may be read by a program."""
+    terminal = Console(stderr=True)
+    hidden = not terminal.is_terminal
+    return track(models, 'counting', console=terminal, transient=True, disable=hidden)
 
 
 class PaperHead(NamedTuple):
@@ -163,17 +173,17 @@ def _parameters_of_model_and_pyramid(config: str) -> tuple[int, int]:
 def heads_table() -> list[dict[str, Any]]:
     """Parameters of the paper's detectors and segmentors, ours next to the paper's."""
     rows = []
-    for head in PAPER_HEADS:
-        for size, config in head.configs().items():
-            ours = config_parameters(config, head.with_pyramid) // 100_000 / 10
-            paper = paper_tables()[head.table]['xcit'][size][head.params]
-            rows.append(
-                {
-                    'head': f'{head.dataset}, {head.name}',
-                    'model': f'XCiT-{size}',
-                    'params_M': ours,
-                    'paper_params_M': paper,
-                    'agree': 'yes' if ours == paper else 'NO',
-                }
-            )
+    cells = [(head, *cell) for head in PAPER_HEADS for cell in head.configs().items()]
+    for head, size, config in _track(cells):
+        ours = config_parameters(config, head.with_pyramid) // 100_000 / 10
+        paper = paper_tables()[head.table]['xcit'][size][head.params]
+        rows.append(
+            {
+                'head': f'{head.dataset}, {head.name}',
+                'model': f'XCiT-{size}',
+                'params_M': ours,
+                'paper_params_M': paper,
+                'agree': 'yes' if ours == paper else 'NO',
+            }
+        )
     return rows

@@ -6,12 +6,17 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .arguments import COMMANDS, parse_args
 from .files import missing_config
 
 # What shells report for a program that SIGPIPE ended.
 CLOSED_PIPE = 141
+# What shells report for Ctrl-C.
+INTERRUPTED = 130
+# The installed configs, for tools that do not know xcit_mm::.
+CONFIGS = Path(__file__).parents[1] / 'xcit_mm' / '.mim' / 'configs'
 
 
 def ends_with_its_reader(work: Callable[..., int]) -> Callable[..., int]:
@@ -56,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f'xcit-mm {version("xcit_mm")}')
         return 0
+    if name == '--configs':
+        print(CONFIGS)
+        return 0
     if name in COMMANDS:
         return run(name, rest, f'xcit-mm {name}')
     if not name:
@@ -75,6 +83,7 @@ def usage() -> str:
             'usage: xcit-mm COMMAND [ARGUMENTS]',
             '       xcit-mm COMMAND --help',
             '       xcit-mm --version',
+            '       xcit-mm --configs    (the folder of the installed configs)',
             '',
             'XCiT as a backbone for OpenMMLab. Commands:',
             *lines,
@@ -104,6 +113,9 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
         if error.name is None or error.name.startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
+    except KeyboardInterrupt:
+        print('\nInterrupted.', file=sys.stderr)
+        return INTERRUPTED
     return command.main(args)
 
 

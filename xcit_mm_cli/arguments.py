@@ -67,7 +67,7 @@ def train(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help="scale the learning rate from the config's batch size to the one in use",
     )
-    parser.add_argument('--seed', type=int, help='seed of all random numbers')
+    parser.add_argument('--seed', type=_seed, help='seed of all random numbers')
     parser.add_argument(
         '--deterministic', action='store_true', help='deterministic algorithms only (slower)'
     )
@@ -101,22 +101,34 @@ def test(parser: argparse.ArgumentParser) -> None:
         '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
     )
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    _allow_partial(parser)
 
 
 def infer(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Detect or segment in images. Writes pictures (vis/) and predictions: COCO JSON for '
-        'detection, label PNGs for segmentation. Exit status 1 if an image was skipped.'
+        'Detect or segment in images and videos. Writes pictures (vis/) and predictions: COCO JSON '
+        'for detection, label PNGs for segmentation. A video gives a video with predictions drawn. '
+        'If interrupted, rerun it to continue. Exit status 1 if an image was skipped.'
     )
-    _images(parser)
+    parser.add_argument(
+        'inputs',
+        nargs='+',
+        metavar='IMAGE|FOLDER|GLOB|VIDEO|CAMERA',
+        help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video)',
+    )
     parser.add_argument('--config', required=True, help='a config file')
+    _config_options(parser)
     _checkpoint(parser)
+    _allow_partial(parser)
     parser.add_argument(
         '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
     )
     _device(parser)
     parser.add_argument(
-        '--score-thr', type=float, default=0.3, help='lowest score of drawn boxes (default: 0.3)'
+        '--score-thr',
+        type=_fraction,
+        default=0.3,
+        help='lowest score of drawn boxes (default: 0.3)',
     )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')
@@ -155,11 +167,14 @@ def visualize(parser: argparse.ArgumentParser) -> None:
         '--separate', action='store_true', help='one file per picture, not one per image'
     )
     parser.add_argument(
-        '--max-side', type=int, metavar='PIXELS', help='shrink larger images first (default: never)'
+        '--max-side',
+        type=positive,
+        metavar='PIXELS',
+        help='shrink larger images first (default: never)',
     )
     parser.add_argument(
         '--dpi',
-        type=int,
+        type=positive,
         default=100,
         help='pixels per inch; a figure is 16 inches wide (default: %(default)s)',
     )
@@ -183,7 +198,7 @@ def check(parser: argparse.ArgumentParser) -> None:
     _config_options(parser)
     parser.add_argument(
         '--workers',
-        type=int,
+        type=positive,
         default=os.cpu_count() or 1,
         help='images to decode at once (default: the number of processors, %(default)s)',
     )
@@ -222,9 +237,11 @@ def demo(parser: argparse.ArgumentParser) -> None:
         'If interrupted, rerun it to resume.'
     )
     parser.add_argument(
-        '--quick', action='store_true', help='a minute or two, too short for meaningful accuracy'
+        '--quick',
+        action='store_true',
+        help='about 3 minutes, too short for meaningful accuracy',
     )
-    parser.add_argument('--seed', type=int, default=0, help='seed of the training (default: 0)')
+    parser.add_argument('--seed', type=_seed, default=0, help='seed of the training (default: 0)')
     parser.add_argument(
         '--out-dir',
         type=Path,
@@ -238,13 +255,13 @@ def shapes(parser: argparse.ArgumentParser) -> None:
         'The same arguments give the same bytes.'
     )
     parser.add_argument('folder', nargs='?', default='data/shapes', help='default: %(default)s')
-    parser.add_argument('--train', type=int, default=400, help='images (default: %(default)s)')
-    parser.add_argument('--val', type=int, default=100, help='images (default: %(default)s)')
-    parser.add_argument('--size', type=int, default=128, help='pixels (default: %(default)s)')
-    parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
+    parser.add_argument('--train', type=positive, default=400, help='images (default: %(default)s)')
+    parser.add_argument('--val', type=positive, default=100, help='images (default: %(default)s)')
+    parser.add_argument('--size', type=positive, default=128, help='pixels (default: %(default)s)')
+    parser.add_argument('--seed', type=_seed, default=0, help='default: %(default)s')
     parser.add_argument(
         '--negatives',
-        type=float,
+        type=_fraction,
         default=0.0,
         metavar='PART',
         help='fraction of images with dark shapes on light grounds (default: %(default)s)',
@@ -281,6 +298,29 @@ def _key_and_value(text: str) -> str:
     return text
 
 
+def positive(text: str) -> int:
+    """A type of arguments: a whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number above 0')
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0 to 2**32 - 1')
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f'{text!r} must be a number from 0 to 1')
+    return number
+
+
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     """What training and testing have in common."""
     parser.add_argument('--work-dir', help='where logs and results go (default: work_dirs/CONFIG)')
@@ -302,6 +342,15 @@ def _checkpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _allow_partial(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--allow-partial',
+        action='store_true',
+        help='use a checkpoint that leaves parameters of the model at random values, or that has '
+        'parts which the model lacks',
+    )
+
+
 def _device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--device', help='cpu, cuda:0, ... (default: CUDA if there is one)')
 
@@ -309,7 +358,7 @@ def _device(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     'train': Command('train a detector or a segmentor', train),
     'test': Command('measure the accuracy of a trained model', test),
-    'infer': Command('detect or segment in images', infer),
+    'infer': Command('detect or segment in images and videos', infer),
     'visualize': Command('draw what an XCiT looks at', visualize),
     'check': Command('find problems in a data set', check),
     'convert': Command('convert weights to a clean safetensors file', convert),

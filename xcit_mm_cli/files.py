@@ -1,6 +1,7 @@
 """Path checks that import nothing heavy."""
 
 import difflib
+import os
 from pathlib import Path
 
 
@@ -10,7 +11,7 @@ def missing_config(path: str | None) -> str | None:
     Args:
         path (str, optional): A file, or ``xcit_mm::detection/NAME.py``, which is not checked.
     """
-    if path is None or '::' in path or Path(path).is_file():
+    if path is None or '::' in path or os.path.isfile(path):
         return None
     return (
         f'There is no config {Path(path).absolute()}. The configs of this project are in '

@@ -144,3 +144,25 @@ def test_options_are_read_as_mmengine_reads_them(capsys, monkeypatch):
             command('train')([CONFIG, '--cfg-options', wrong])
         error = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and f'{wrong!r} must be KEY=VALUE' in error
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['visualize', '--max-side', '0'],
+        ['visualize', '--dpi', '0'],
+        ['check', '--workers', '-1'],
+        ['infer', '--score-thr', '2'],
+        ['shapes', '--train', '0'],
+        ['train', '--seed', '-1'],
+    ],
+    ids=' '.join,
+)
+def test_numbers_that_cannot_be_meant_are_refused(words, capsys):
+    name, option, value = words
+    required = {'visualize': ['i', '--checkpoint', 'c'], 'check': ['c'], 'train': ['c']}
+    required['infer'] = [*required['visualize'], '--config', 'c']
+    with pytest.raises(SystemExit) as ended:
+        arguments.parse_args(name, [*required.get(name, []), f'{option}={value}'])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2 and f'argument {option}: {value!r} must be' in error

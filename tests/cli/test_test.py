@@ -2,9 +2,12 @@
 
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from mmengine.config import Config
 
@@ -109,3 +112,19 @@ def test_a_metric_of_another_task_is_refused(head, metric, known, trained, capfd
     assert known in capfd.readouterr().err
     assert call(config, 'none.pth') == 2
     assert 'no checkpoint' in capfd.readouterr().err
+
+
+def test_an_image_that_is_too_small_is_named(trained, small_data, tmp_path, capfd):
+    config, checkpoint = trained('sem_fpn')
+    data = shutil.copytree(small_data, tmp_path / 'data')
+    image, label = (
+        sorted((data / 'ade' / kind / 'validation').iterdir())[0]
+        for kind in ('images', 'annotations')
+    )
+    cv2.imwrite(str(image), np.zeros((4, 4, 3), np.uint8))
+    cv2.imwrite(str(label), np.ones((4, 4), np.uint8))
+    dataset = 'test_dataloader.dataset'
+    options = [f'{dataset}.data_root={data}/ade', f'{dataset}.pipeline.1.scale=(4,4)']
+    assert call(config, checkpoint, '--work-dir', tmp_path, '--cfg-options', *options) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert f'{image} (4x4 pixels): images must be at least one patch' in error

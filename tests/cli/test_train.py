@@ -1,5 +1,6 @@
 """The train command: every head and patch size, what is refused, and two processes."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -115,6 +116,44 @@ def test_seed_and_deterministic_keep_other_settings_of_randomness():
     )
     assert randomness('--seed', '3') == dict(seed=3)
     assert randomness('--deterministic') == dict(seed=None, deterministic=True)
+
+
+CTRL_C = """
+custom_hooks = [dict(type='CtrlC')]
+custom_imports = dict(imports=['xcit_mm', 'ctrl_c'], allow_failed_imports=False)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=3, val_interval=3)
+default_hooks['checkpoint']['interval'] = 1
+"""
+CTRL_C_HOOK = """
+import signal
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module(force=True)
+class CtrlC(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == {iteration}:
+            signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_ctrl_c_ends_with_a_line_that_says_how_to_continue(
+    small_data, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    config = write_config(tmp_path, 'seg', small_data)
+    config.write_text(config.read_text() + CTRL_C)
+    for iteration, message in (
+        (0, 'No checkpoint has been saved yet.'),
+        (1, f'{tmp_path}/work/iter_1.pth, is complete: --resume continues from it.'),
+    ):
+        monkeypatch.delitem(sys.modules, 'ctrl_c', raising=False)
+        (tmp_path / 'ctrl_c.py').write_text(CTRL_C_HOOK.format(iteration=iteration))
+        importlib.invalidate_caches()
+        assert train.main([str(config), '--work-dir', str(tmp_path / 'work')]) == 130
+        error = capfd.readouterr().err
+        assert error.splitlines()[-1].startswith('Interrupted. ') and message in error
+        assert 'Traceback' not in error
 
 
 TWO = """

@@ -118,7 +118,6 @@ def test_impossible_arguments_are_refused_before_anything_is_written(run, image,
         ('--pictures', 'class_attention'): 'no class attention',
         ('--layers', 13): '1...12',
         ('--layers', 'x'): 'all',
-        ('--dpi', 0): 'at least 1',
         ('--config', tmp_path / 'none.py'): 'no config',
     }.items():
         assert run(path, *arguments) == 2 and message in capsys.readouterr().err

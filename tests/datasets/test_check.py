@@ -252,7 +252,6 @@ def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, cap
     voc = ['--cfg-options', 'train_dataloader.dataset.type=XMLDataset']
     assert call(check, config, *voc) == 2
     assert 'XMLDataset is neither' in capfd.readouterr().err
-    assert call(check, config, '--workers', '0') == 2
 
 
 def test_a_guarded_data_set_can_be_sent_to_another_process(spoilt):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 
 from dev import gallery, object_margin
@@ -15,6 +16,8 @@ from dev.margin import object_margin as measure
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalise, query_key_magnitude
+
+from ..tiny import forget_runs
 
 
 def test_auc_is_the_share_of_pairs():
@@ -108,11 +111,17 @@ def test_objects_of_coco(run):
 
 
 def test_the_command_prints_and_checks_the_margin(run, capsys):
+    forget_runs()  # the next logger prints where capsys looks
+    MMLogger.get_current_instance().info('as at the start of most runs')
     arguments = [str(run / 'config.py'), str(run / 'epoch_1.pth')]
     for bar, status in (('0.0', 0), ('1.01', 1)):
         assert object_margin.main([*arguments, '--at-least', bar]) == status
     printed = capsys.readouterr().out
     assert 'Largest margin' in printed and '3 images.' in printed
+    assert 'torch.Size' not in printed  # a line of mmengine's log for each parameter
+    with pytest.raises(SystemExit):
+        object_margin.main([*arguments, '--images', '-1'])
+    assert 'above 0' in capsys.readouterr().err
     header = next(line for line in printed.splitlines() if line.startswith('layer'))
     assert header.count('AUC') == 4 and header.count('ratio') == 2
 

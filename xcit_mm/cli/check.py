@@ -8,7 +8,7 @@ from mmengine.registry import init_default_scope
 from ..configs import innermost_datasets
 from ..datasets.check import find_problems
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import check_writable, write_atomically
 from ..tables import format_table
 from .common import check_datasets, command, load_config, task_of
 
@@ -17,9 +17,9 @@ from .common import check_datasets, command, load_config, task_of
 def main(args: argparse.Namespace) -> int:
     if args.json and Path(args.json).exists() and not args.force:
         raise UserError(f'{args.json} already exists; --force overwrites it.')
-    if args.workers < 1:
-        raise UserError(f'--workers must be at least 1, not {args.workers}.')
     cfg = load_config(args.config, args.cfg_options)
+    if args.json:
+        check_writable(args.json)
     init_default_scope(task_of(cfg))
     loaders = {split: f'{split}_dataloader' for split in args.split}
     check_datasets(cfg, tuple(loaders.values()))

@@ -1,27 +1,48 @@
 """What the commands share: error messages, configs, early checks, launchers."""
 
 import argparse
+import errno
 import functools
+import logging
 import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from xcit_mm_cli import parse_args
+from xcit_mm_cli.app import INTERRUPTED
 from xcit_mm_cli.files import missing_config
 
 from ..compat import init_gloo, revert_sync_bn
 from ..configs import innermost_datasets
 from ..datasets.shapes import ensure_shapes
+from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import use_strict_reader
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OS_HINTS = {
+    **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        'Change its permissions or those of its folder, or choose another place.',
+    ),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST), 'There is a file where a folder is needed: choose another.'
+    ),
+    errno.EISDIR: 'It is a folder, and a file is needed.',
+}
 COCO_LAYOUT = """\
 data/coco/
   annotations/instances_train2017.json
@@ -72,13 +93,89 @@ def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Nam
         args (Namespace): Its arguments.
     """
     use_strict_reader()
+    # A log that cannot be written is no reason for a traceback: what fails next says why.
+    logging.raiseExceptions = False
     try:
         return work(args)
     except UserError as error:
-        # Strip control characters: names come from untrusted files.
-        text = ''.join(c for c in str(error) if c.isprintable() or c == '\n')
-        print(f'error: {text}', file=sys.stderr)
-        return 2
+        message = str(error)
+    except BrokenPipeError:
+        raise  # nobody reads the output any more: xcit_mm_cli ends quietly
+    except OSError as error:
+        message = explain_os_error(error)
+    except KeyboardInterrupt as interrupt:
+        print(f'\nInterrupted. {interrupt}'.rstrip(), file=sys.stderr)
+        return INTERRUPTED
+    # Strip control characters: names come from untrusted files.
+    text = ''.join(c for c in message if c.isprintable() or c == '\n')
+    print(f'error: {text}', file=sys.stderr)
+    return 2
+
+
+def explain_os_error(error: OSError) -> str:
+    """One sentence on what the system refused, and one on what to do, where that is known.
+
+    Args:
+        error (OSError): What the system said.
+    """
+    if error.errno is None:
+        return str(error)
+    subject = str(error.filename) if error.filename is not None else 'A file'
+    hint = OS_HINTS.get(error.errno, '')
+    return f'{subject} could not be read or written: {error.strerror}. {hint}'.rstrip()
+
+
+@contextmanager
+def explaining_config(path: str) -> Iterator[None]:
+    """Raise a :class:`UserError` for what is wrong with a config, with the line where known.
+
+    Args:
+        path (str): The config.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a config is a program, and describes others
+        # A missing base is the config's fault; a full disk is not.
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise
+        # mmengine's messages list the whole search path.
+        text = str(error).partition(', the current sys.path')[0]
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _is(f, path)]
+        where = f', line {lines[-1]}' if lines else ''
+        raise UserError(
+            f'The config {path} cannot be used{where}: {type(error).__name__}: '
+            + ' '.join(text.split())
+        ) from error
+
+
+def _is(frame: traceback.FrameSummary, path: str) -> bool:
+    return os.path.abspath(frame.filename) == os.path.abspath(path)
+
+
+def build_runner(cfg: Config, path: str) -> Runner:
+    """Build the runner with its model, guarded unless the config names a class of its own.
+
+    Args:
+        cfg (Config): The config.
+        path (str): Its name, for error messages.
+    """
+    with explaining_config(path):
+        return RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
+
+
+def check_device(device: str | None) -> None:
+    """Raise if there is no such device."""
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # torch built without CUDA raises the latter
+        devices = ['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))]
+        raise UserError(
+            f'There is no device {device!r}; PyTorch finds {", ".join(devices)} here.'
+        ) from None
 
 
 def parse_options(items: Sequence[str] | None) -> dict[str, Any]:
@@ -107,16 +204,18 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
     if problem:
         raise UserError(problem)
     if '::' not in path:
-        cfg = Config.fromfile(path)
+        with explaining_config(path):
+            cfg = Config.fromfile(path)
     else:
         try:
             cfg = get_config(path)
         except (FileNotFoundError, ValueError, AssertionError) as error:
             raise UserError(f'There is no config {path}: {error}') from None
     if options:
-        cfg.merge_from_dict(parse_options(options))
-        # mmengine imported what the file names before it knew the options.
-        import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
+        with explaining_config(f'{path} with --cfg-options {" ".join(options)}'):
+            cfg.merge_from_dict(parse_options(options))
+            # mmengine imported what the file names before it knew the options.
+            import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
     return cfg
 
 

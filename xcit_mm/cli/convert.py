@@ -11,6 +11,6 @@ from .common import command
 def main(args: argparse.Namespace) -> int:
     try:
         print(convert(args.input, args.output, args.force))
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from None
     return 0

@@ -10,7 +10,10 @@ from .common import command
 @command('demo')
 def main(args: argparse.Namespace) -> int:
     out_dir = args.out_dir or Path('work_dirs') / ('demo_quick' if args.quick else 'demo')
-    numbers = run_demo(out_dir, args.seed, args.quick)
+    try:
+        numbers = run_demo(out_dir, args.seed, args.quick)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt('The same command continues where it stopped.') from None
     print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
     print(f'Page: {out_dir / "index.html"}')
     return 0

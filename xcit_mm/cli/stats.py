@@ -2,6 +2,7 @@
 
 import argparse
 
+from ..files import check_writable
 from ..stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
 from ..tables import write_table
 from .common import command
@@ -9,6 +10,8 @@ from .common import command
 
 @command('stats')
 def main(args: argparse.Namespace) -> int:
+    if args.out:
+        check_writable(args.out)
     if not args.paper:
         write_table('Classifiers', classifier_table(), args.format, args.out, COUNTING_RULE)
         return 0

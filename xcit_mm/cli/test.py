@@ -8,14 +8,13 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
-from mmengine.registry import RUNNERS
 
 from ..configs import innermost_datasets, nested_dicts
-from ..engine.runner import GuardedRunner
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import check_writable, write_atomically
 from ..tables import format_table
 from .common import (
+    build_runner,
     check_checkpoint,
     check_datasets,
     command,
@@ -81,6 +80,8 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     for path in (args.json, args.out):
         if path and Path(path).exists() and not args.force:
             raise UserError(f'{path} already exists; --force overwrites it.')
+    if args.json:
+        check_writable(args.json)
     task = task_of(cfg)
     if args.show or args.show_dir:
         hook = cfg.default_hooks.visualization
@@ -152,8 +153,11 @@ def main(args: argparse.Namespace) -> int:
     check_checkpoint(args.checkpoint)
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
+    if not args.allow_partial:
+        hooks = cfg.get('custom_hooks') or []
+        cfg.custom_hooks = [*hooks, dict(type='CompleteWeightsHook')]
     prepare(cfg, args)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
+    runner = build_runner(cfg, args.config)
     metrics = runner.test()
     if not is_main_process():
         return 0

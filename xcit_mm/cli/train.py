@@ -1,20 +1,19 @@
 """Train a detector or a segmentor."""
 
 import argparse
-import errno
 from logging import WARNING
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
-from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
 
 from ..engine import ProgressBarHook, what_resume_takes
-from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from .common import (
+    DISK_FULL,
+    build_runner,
     check_checkpoint,
     check_datasets,
     command,
@@ -22,8 +21,6 @@ from .common import (
     prepare,
     task_of,
 )
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -65,6 +62,8 @@ def train(runner: Runner) -> None:
             f'{what_resume_takes(runner.work_dir)} Free some space first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what_resume_takes(runner.work_dir)) from None
     finally:
         for hook in runner.hooks:
             if isinstance(hook, ProgressBarHook):
@@ -108,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
     keep_seed(cfg)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
+    runner = build_runner(cfg, args.config)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(
             f'{cfg.work_dir} has checkpoints of an earlier run, which this run will overwrite. '

@@ -17,12 +17,12 @@ from xcit_mm_cli.arguments import DEFAULT_LAYERS
 
 from ..errors import UserError, is_out_of_memory
 from ..files import write_atomically
-from ..inference import find_images, read_image, result_names
+from ..inference import find_images, left_out, read_image, result_names
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
 from ..visualization.pictures import PICTURES, make_picture, unavailable
-from .common import check_checkpoint, command, load_config
+from .common import check_checkpoint, check_device, command, load_config
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
@@ -34,6 +34,7 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
         device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
     """
     check_checkpoint(checkpoint)
+    check_device(device)
     device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
     try:
         return load_subject(checkpoint, cfg, device)
@@ -111,14 +112,14 @@ def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -
 @command('visualize')
 def main(args: argparse.Namespace) -> int:
     images = find_images(args.inputs)
-    if min(args.max_side or 1, args.dpi) < 1:
-        raise UserError('--max-side and --dpi must be at least 1.')
     cfg = load_config(args.config) if args.config else None
     subject = load(args.checkpoint, cfg, args.device)
     names = choose_pictures(subject, args.pictures)
     depth = len(subject.backbone.layers)
     layers = choose_layers(depth, args.layers)
     files = plan_files(args, images, names)
+    for path in left_out(args.inputs):
+        print(f'left out, a kind that is not read from folders: {path}')
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:

@@ -2,6 +2,7 @@
 
 from .amp import cuda_amp_optim_wrapper
 from .checkpoint import AtomicCheckpointHook, what_resume_takes
+from .complete import CompleteWeightsHook, IncompleteWeightsError, LoadWatch
 from .layer_decay import XCiTLayerDecayOptimWrapperConstructor
 from .non_finite import NonFiniteError, NonFiniteHook
 from .progress import ProgressBarHook
@@ -15,8 +16,11 @@ from .randomness import (
 
 __all__ = [
     'AtomicCheckpointHook',
+    'CompleteWeightsHook',
     'ExactIterBasedTrainLoop',
     'ExactResumeHook',
+    'IncompleteWeightsError',
+    'LoadWatch',
     'NonFiniteError',
     'NonFiniteHook',
     'ProgressBarHook',

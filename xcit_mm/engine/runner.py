@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..datasets.check import DataError
-from ..datasets.guard import guarded
-from ..errors import UserError, is_out_of_memory
+from ..datasets.guard import HINT, guarded
+from ..errors import TooSmallError, UserError, is_out_of_memory
 from .images import images_of
 
 
@@ -57,9 +57,14 @@ class GuardedRunner(Runner):
 
     @contextlib.contextmanager
     def naming_images(self) -> Iterator[None]:
-        """Raise a :class:`DataError` if memory runs out in the middle of a batch."""
+        """Raise a :class:`DataError` if images are too large or too small for the model."""
         try:
             yield
+        except TooSmallError as error:
+            names = images_of(self.batch)
+            if not names:
+                raise
+            raise DataError(f'{", ".join(names)}: {error}. {HINT}') from error
         except (MemoryError, RuntimeError) as error:
             names = images_of(self.batch)
             if not names or not is_out_of_memory(error):

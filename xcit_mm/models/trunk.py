@@ -8,6 +8,7 @@ from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..errors import TooSmallError
 from ..weights.hook import translate_state_dict
 from .fast import FORMS, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
@@ -166,7 +167,7 @@ class XCiTTrunk(BaseModule):
         if not images.is_floating_point():
             raise TypeError(f'images must be floating-point numbers, not {images.dtype}')
         if min(images.shape[2:]) < self.patch_size:
-            raise ValueError(
+            raise TooSmallError(
                 f'images must be at least one patch in size, {self.patch_size}x{self.patch_size}, '
                 f'not {images.shape[2]}x{images.shape[3]}'
             )

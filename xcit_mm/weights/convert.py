@@ -22,6 +22,7 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     Returns:
         str: A report: the recognised format and a table of what was written.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     target = Path(target)
@@ -38,8 +39,14 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     }
     sizes = structure(recognised.state)
     metadata = {'format': 'pt', 'source_format': recognised.format}
+    metadata |= {k: str(v) for k, v in sizes.items()}
     with replacing(target) as unfinished:
-        save_file(tensors, unfinished, {**metadata, **{k: str(v) for k, v in sizes.items()}})
+        try:
+            save_file(tensors, unfinished, metadata)
+        except SafetensorError as error:
+            raise OSError(
+                f'{target} could not be written: {error}. Free some space, or write elsewhere.'
+            ) from error
     dropped = [name for name, value in recognised.others.items() if torch.is_tensor(value)]
     rows = _summary(tensors, 'written') + _summary(dict.fromkeys(dropped), 'left out')
     described = ', '.join(f'{name} {value}' for name, value in sizes.items())

@@ -1,0 +1,101 @@
+"""Refuses to test or infer with a checkpoint of another model.
+
+mmengine only warns about names and shapes that do not match. What the file did not set keeps its
+random values, and a random head gets a score like any other.
+"""
+
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import nn
+
+from ..errors import UserError
+from ..weights.formats import group_names
+
+# How many kinds of names an error lists.
+SHOWN = 4
+# The last part of names that change what a layer computes; other leftovers are constants.
+LEARNED = ('weight', 'bias', 'running_mean', 'running_var')
+
+
+class IncompleteWeightsError(UserError, RuntimeError):
+    """A checkpoint that leaves parameters unset, or that has parts which the model lacks."""
+
+
+class LoadWatch:
+    """Watches how weights are loaded into a model.
+
+    Create it before they are loaded, and call :meth:`check` afterwards. A parameter counts as set
+    if loading wrote to it, so neither shared parameters nor renamed ones raise an alarm.
+
+    Args:
+        model (nn.Module): The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        inner: Any = model
+        while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):
+            inner = inner.module
+        self.model: nn.Module = inner
+        self.versions = {name: p._version for name, p in inner.named_parameters()}
+        self.unexpected: list[str] = []
+        # mmengine calls it as torch does, with the names that had no place.
+        self.handle = inner.register_load_state_dict_post_hook(
+            lambda _, keys: self.unexpected.extend(keys.unexpected_keys)
+        )
+
+    def check(self) -> None:
+        """Raise if parameters were left unset, or if parts of the file have no place.
+
+        Raises:
+            IncompleteWeightsError: With a few of the names.
+        """
+        self.handle.remove()
+        parameters = dict(self.model.named_parameters())
+        unset = [name for name, p in parameters.items() if p._version == self.versions[name]]
+        modules = {name for name, _ in self.model.named_modules()}
+        unused = [name for name in self.unexpected if _matters(name, modules)]
+        problems = []
+        if unset:
+            problems.append(
+                f'it leaves {len(unset)} of the {len(parameters)} parameters of the model at '
+                f'random values ({group_names(unset, SHOWN)})'
+            )
+        if unused:
+            problems.append(
+                f'{len(unused)} of its entries have no place there ({group_names(unused, SHOWN)})'
+            )
+        if problems:
+            raise IncompleteWeightsError(
+                f'The checkpoint does not belong to this config: {", and ".join(problems)}. Give '
+                'the config with which it was trained; --allow-partial uses it all the same.'
+            )
+
+
+def _matters(name: str, modules: set[str]) -> bool:
+    """Whether an entry without a place belongs to another head, not to a tool's leftovers."""
+    path, _, last = name.rpartition('.')
+    # Without a path: averaged weights, the optimizer, the epoch. With one: constants of a layer.
+    if not path or name.startswith('ema'):
+        return False
+    return path not in modules or last in LEARNED
+
+
+@HOOKS.register_module()
+class CompleteWeightsHook(Hook):
+    """Ends a test whose checkpoint leaves parameters unset or belongs to another model."""
+
+    watch: LoadWatch | None = None
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Watch; mmengine calls this before the weights go into the model."""
+        self.watch = LoadWatch(runner.model)
+
+    def before_test(self, runner: Runner) -> None:
+        """Check."""
+        if self.watch is not None:
+            self.watch.check()
+            self.watch = None

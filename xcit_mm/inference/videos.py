@@ -1,0 +1,90 @@
+"""Reads videos and cameras, and writes videos."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import mmcv
+import numpy as np
+
+from ..errors import UserError
+from .inputs import Source
+
+# Of cameras that do not tell.
+DEFAULT_FPS = 25.0
+
+
+class Video(NamedTuple):
+    """What is known about a video.
+
+    Args:
+        frames (Iterator): Its frames as BGR.
+        length (int, optional): How many; None for a camera.
+        fps (float): Frames per second.
+        size (tuple[int, int]): Width and height.
+    """
+
+    frames: Iterator[np.ndarray]
+    length: int | None
+    fps: float
+    size: tuple[int, int]
+
+
+def open_video(source: Source) -> Video | None:
+    """Open a file or a camera; None if that is impossible."""
+    if isinstance(source, Path):
+        reader = mmcv.VideoReader(str(source))
+        video = Video(iter(reader), reader.frame_cnt, reader.fps, reader.resolution)
+        return video if reader.opened else None
+    camera = cv2.VideoCapture(source)
+    if not camera.isOpened():
+        return None
+    size = tuple(int(camera.get(p)) for p in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+    fps = camera.get(cv2.CAP_PROP_FPS) or DEFAULT_FPS
+    return Video(_frames(camera), None, fps, (size[0], size[1]))
+
+
+def _frames(camera: cv2.VideoCapture) -> Iterator[np.ndarray]:
+    try:
+        while True:
+            is_read, frame = camera.read()
+            if not is_read:
+                return
+            yield frame
+    finally:
+        camera.release()
+
+
+@contextmanager
+def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that adds a frame to a new MP4, which gets its name only when it is complete.
+
+    Args:
+        path (Path): The file.
+        video (Video): Whose size and speed it gets.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # OpenCV chooses the format by the ending.
+    unfinished = path.with_name(f'unfinished_{path.name}')
+    writer = cv2.VideoWriter(
+        str(unfinished), cv2.VideoWriter.fourcc(*'mp4v'), video.fps, video.size
+    )
+    count = 0
+
+    def write(frame: np.ndarray) -> None:
+        nonlocal count
+        writer.write(frame)
+        count += 1
+
+    try:
+        yield write
+        writer.release()
+        # OpenCV does not report errors.
+        if count and mmcv.VideoReader(str(unfinished)).frame_cnt != count:
+            raise UserError(f'{path} could not be written. Is the disk full?')
+        unfinished.replace(path)
+    finally:
+        writer.release()
+        unfinished.unlink(missing_ok=True)

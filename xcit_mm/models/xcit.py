@@ -8,7 +8,7 @@ from torch import Tensor
 from .fast import choose_execution
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
-from .variants import resolve_out_indices, resolve_variant, translate_released
+from .variants import resolve_levels, resolve_variant, translate_released
 
 
 @MODELS.register_module()
@@ -27,7 +27,10 @@ class XCiT(XCiTTrunk):
             4.
         qkv_bias (bool): Whether queries, keys and values have biases. Defaults to True.
         out_indices (Sequence[int], optional): Zero-based layers whose outputs are the features.
-            Defaults to None, the paper's: (3, 5, 7, 11) or (7, 11, 15, 23).
+            Defaults to None, the paper's for these ``strides``: (3, 5, 7, 11) or (7, 11, 15, 23)
+            for 4, 8, 16, 32.
+        strides (Sequence[int], optional): Strides of the levels of the pyramid, one for each of
+            ``out_indices``, ascending, out of 4, 8, 16, 32, 64. Defaults to None, (4, 8, 16, 32).
         drop_path_rate (float, optional): Stochastic depth, the same in every layer. Defaults to
             None, that of the ``arch``.
         layer_scale_init (float, optional): Initial value of LayerScale. Defaults to None, that of
@@ -41,8 +44,8 @@ class XCiT(XCiTTrunk):
             memory is also handed back to the system between layers. Defaults to False.
         recompute_ffn (bool): Whether backward computes only the hidden layer of the feed-forward
             network again, which is cheaper. ``with_cp`` includes it. Defaults to False.
-        pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they
-            have the stride ``patch_size``. Defaults to True.
+        pyramid (bool): Whether the features are rescaled to ``strides``. If not, they have the
+            stride ``patch_size``. Defaults to True.
         attention (str): Form in which the fast execution computes attention: ``token``,
             ``covariance`` or ``auto``, the cheaper one. The result is the same. Defaults to
             ``auto``.
@@ -71,6 +74,7 @@ class XCiT(XCiTTrunk):
         mlp_ratio: float = 4,
         qkv_bias: bool = True,
         out_indices: tuple[int, ...] | list[int] | None = None,
+        strides: tuple[int, ...] | list[int] | None = None,
         drop_path_rate: float | None = None,
         layer_scale_init: float | None = None,
         norm_cfg: dict = dict(type='BN'),  # noqa: B006  a config value, never changed
@@ -86,7 +90,7 @@ class XCiT(XCiTTrunk):
     ) -> None:
         arch, in_channels = translate_released(arch, in_channels, released)
         variant = resolve_variant(arch, patch_size)
-        out_indices = resolve_out_indices(out_indices, variant.depth, pyramid)
+        out_indices, strides = resolve_levels(out_indices, strides, variant.depth, pyramid)
         super().__init__(
             variant,
             patch_size=patch_size,
@@ -107,9 +111,7 @@ class XCiT(XCiTTrunk):
         self.out_indices = out_indices
         # Layers behind the last feature would have parameters without gradients.
         del self.layers[out_indices[-1] + 1 :]
-        self.pyramid = (
-            Pyramid(self.embed_dims, patch_size, len(out_indices), norm_cfg) if pyramid else None
-        )
+        self.pyramid = Pyramid(self.embed_dims, patch_size, strides, norm_cfg) if pyramid else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Extract features.
@@ -118,7 +120,7 @@ class XCiT(XCiTTrunk):
             images (Tensor): (B, C, H, W), at least one patch in size, of any aspect.
 
         Returns:
-            tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
+            tuple[Tensor]: With a pyramid, maps of ``strides``; else maps of stride
             ``patch_size``.
         """
         execution = choose_execution(self)

@@ -21,7 +21,7 @@ from ..layers import (
     SinusoidalPositionEncoding,
     XCiTLayer,
 )
-from ..pyramid import MaxPool, Pyramid
+from ..pyramid import Levels, MaxPool, Pyramid
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
@@ -46,6 +46,7 @@ STOCK = frozenset(
         FeedForward,
         DropPath,
         Pyramid,
+        Levels,
         MaxPool,
         nn.Linear,
         nn.Conv2d,

@@ -25,7 +25,7 @@ from ..pyramid import Levels, MaxPool, Pyramid
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import has_global_hooks, has_hooks, is_transformed
+from .operators import has_global_hooks, has_hooks, is_traced
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .stem import add_positions, embed_for_training, embed_over_strips
@@ -84,17 +84,11 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     Args:
         trunk (XCiTTrunk): The network.
     """
-    if not trunk.fast or _is_traced() or not _is_stock(trunk):
+    if not trunk.fast or is_traced() or not _is_stock(trunk):
         return Plain(trunk)
     if torch.is_grad_enabled() or any(layer.training for layer in trunk.layers):
         return Training(trunk)
     return Inference(trunk)
-
-
-def _is_traced() -> bool:
-    """Whether somebody wants to see the operations of the network, not its numbers alone."""
-    is_jit_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
-    return torch.compiler.is_compiling() or is_jit_tracing or is_transformed()
 
 
 def _is_stock(trunk: 'XCiTTrunk') -> bool:

@@ -7,6 +7,7 @@ ways cost.
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
 
 
@@ -36,12 +37,19 @@ def layer_norm_backward(
     )
 
 
-def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` (grad, vmap, ...) is active; torch has no public test.
+def is_traced() -> bool:
+    """Whether somebody follows the operations of the network, not its numbers alone.
 
-    Such a transform needs operators that it knows how to transform.
+    These are compilers, tracers, the transforms of ``torch.func`` (grad, vmap, ...) and forward-mode
+    differentiation. torch has no public test for the last three.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return bool(
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or forward_ad._current_level >= 0
+    )
 
 
 def has_hooks(module: nn.Module) -> bool:

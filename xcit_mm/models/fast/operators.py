@@ -40,8 +40,8 @@ def layer_norm_backward(
 def is_traced() -> bool:
     """Whether somebody follows the operations of the network, not its numbers alone.
 
-    These are compilers, tracers, the transforms of ``torch.func`` (grad, vmap, ...) and forward-mode
-    differentiation. torch has no public test for the last three.
+    These are compilers, tracers, the transforms of ``torch.func`` (grad, vmap, ...) and
+    forward-mode differentiation. torch has no public test for the last three.
     """
     return bool(
         torch.compiler.is_compiling()

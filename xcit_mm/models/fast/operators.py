@@ -52,6 +52,11 @@ def is_traced() -> bool:
     )
 
 
+def is_batched(grad: Tensor) -> bool:
+    """Whether a gradient stands for many, as in ``torch.autograd.grad(is_grads_batched=True)``."""
+    return torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether a module has hooks, or a forward of its own; torch has no public test."""
     return bool(

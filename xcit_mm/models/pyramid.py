@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch.fx
 from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
 from torch import Tensor, nn
@@ -26,8 +27,13 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shrink a map (B, d, H, W)."""
-        window = (min(self.stride, x.shape[2]), min(self.stride, x.shape[3]))
-        return F.max_pool2d(x, window, self.stride)
+        return _max_pool(x, self.stride)
+
+
+@torch.fx.wrap  # a tracer of torch.fx does not know the size
+def _max_pool(x: Tensor, stride: int) -> Tensor:
+    window = (min(stride, x.shape[2]), min(stride, x.shape[3]))
+    return F.max_pool2d(x, window, stride)
 
 
 class Levels(nn.ModuleList):

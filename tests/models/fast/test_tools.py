@@ -163,6 +163,19 @@ def test_a_feature_extractor_gets_the_features_of_any_module(images):
         handle.remove()
 
 
+def test_torchvisions_feature_extractor(images):
+    extraction = pytest.importorskip('torchvision.models.feature_extraction')
+    model = backbone().eval()
+    names = ['layers.0.xca', 'layers.1.ffn.fc1', 'pyramid.levels.3']
+    extract = extraction.create_feature_extractor(model, names)
+    with torch.no_grad():
+        for size in ((64, 48), (33, 100)):  # a graph serves images of any size
+            images = torch.randn(2, 3, *size)
+            features = extract(images)
+            assert list(features) == names
+            torch.testing.assert_close(features[names[2]], model(images)[1], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(fast=False)])
 @pytest.mark.parametrize('grad', [True, False])
 def test_mmengine_counts_operations(grad, options):

@@ -167,7 +167,7 @@ def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:8]]
+        inputs: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:8]]
         x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2 = inputs
         normed = F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias, ctx.eps)
         hidden = F.gelu(F.linear(normed.to(weight1.dtype), weight1, bias1))

@@ -8,6 +8,7 @@ ways cost.
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
 
 
@@ -40,12 +41,13 @@ def layer_norm_backward(
 def is_traced() -> bool:
     """Whether somebody follows the operations of the network, not its numbers alone.
 
-    These are compilers, tracers, the transforms of ``torch.func`` (grad, vmap, ...) and
-    forward-mode differentiation. torch has no public test for the last three.
+    These are compilers, ``torch.jit.trace``, ``torch.fx``, the transforms of ``torch.func`` (grad,
+    vmap, ...) and forward-mode differentiation. torch has public tests for the first two only.
     """
     return bool(
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        or _symbolic_trace._is_fx_tracing_flag
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or forward_ad._current_level >= 0

@@ -1,10 +1,15 @@
 """XCiT in other people's models: the installed libraries' configs with the backbone replaced."""
 
 import faulthandler
+import re
+import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
@@ -15,7 +20,7 @@ from tests.weights.test_formats import to_released
 from xcit_mm.cli.infer import build_inferencer
 from xcit_mm.compat import revert_sync_bn
 
-from .tiny import HEADS, recipe
+from .tiny import HEADS, recipe, write_config
 
 # The whole list takes minutes: the others are tried in long runs.
 CHEAP = ('RetinaNet', 'FCOS', 'RTMDet', 'YOLOX', 'DETR', 'Faster R-CNN', 'SegFormer', 'PSPNet')
@@ -35,6 +40,17 @@ def test_other_models_train_and_predict(base):
         assert predictions[0].pred_sem_seg.data.shape[-2:] == (128, 128)
     else:
         assert {'pred_instances', 'pred_panoptic_seg'} & {*predictions[0].keys()}
+
+
+def test_mmdets_script_counts_operations(small_data, tmp_path, monkeypatch, capsys):
+    script = Path(__import__('mmdet').__file__).parent / '.mim/tools/analysis_tools/get_flops.py'
+    config = write_config(tmp_path, 'det', small_data)
+    monkeypatch.setattr(sys, 'argv', [str(script), str(config), '--num-images', '1'])
+    runpy.run_path(str(script), run_name='__main__')
+    count = sum(p.numel() for p in MODELS.build(Config.fromfile(config).model).parameters())
+    text = capsys.readouterr().out
+    assert f'Params: {count / 1e3:.3f}K' in text
+    assert re.search(r'Flops: [\d.]+[MG]', text)
 
 
 def test_the_page_on_backbones_lists_the_models_that_were_tried():

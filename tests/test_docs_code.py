@@ -52,7 +52,7 @@ def test_every_block_is_tested():
     assert {page: count for page, count in counts.items() if count} == {
         'README.md': 2,
         'SECURITY.md': 1,
-        'docs/backbone.md': 3,
+        'docs/backbone.md': 6,
         'docs/custom_data.md': 2,
         'docs/getting_started.md': 1,
         'docs/resume.md': 1,
@@ -93,8 +93,16 @@ def test_example_of_another_detector_builds(tmp_path):
     assert [score.shape[-1] for score in scores] == [8, 4, 2, 1, 1]
 
 
+@pytest.mark.parametrize('block, strides', [(1, [8, 16, 32]), (2, [32])])
+def test_examples_of_strides_build(block, strides, tmp_path):
+    model = build_empty(config_of(tmp_path, blocks('docs/backbone.md')[block]))
+    with torch.no_grad():
+        levels = model.extract_feat(torch.randn(1, 3, 128, 128, device='meta'))
+    assert [128 // level.shape[-1] for level in levels] == strides
+
+
 def test_weight_decay_of_the_backbone_page(tmp_path):
-    detector, decay, layer_decay = blocks('docs/backbone.md')
+    detector, *_, decay, layer_decay = blocks('docs/backbone.md')[:5]
     cfg = config_of(tmp_path, detector, decay)
     groups = decay_by_name(cfg, model := build_empty(cfg))
     exempt = {name for name, group in groups.items() if group['weight_decay'] == 0}
@@ -106,6 +114,13 @@ def test_weight_decay_of_the_backbone_page(tmp_path):
     ratio = groups['backbone.layers.3.gamma1']['lr'] / groups['backbone.layers.4.gamma1']['lr']
     assert ratio == pytest.approx(0.75)
     assert groups['backbone.layers.0.lpi.norm.weight']['weight_decay'] == 0
+
+
+def test_example_of_counting_operations_runs(capsys):
+    names: dict = {}
+    exec(blocks('docs/backbone.md')[5], names)
+    assert names['result']['params'] == sum(p.numel() for p in XCiT('t12').parameters())
+    assert 0.9e9 < names['result']['flops'] < 1.5e9  # the paper has 1.2 for the classifier
 
 
 def test_classes_of_the_page_on_resuming_exist():

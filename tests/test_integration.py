@@ -1,133 +1,73 @@
 """XCiT in other people's models: the installed libraries' configs with the backbone replaced."""
 
 import faulthandler
+import re
+import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
+from dev.other_models import BASES, CHANGES, END, PAGE, START, batch_for, load, table, try_model
 from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
+from xcit_mm.compat import revert_sync_bn
 from xcit_mm.inference import build_inferencer
 
-from .tiny import HEADS, recipe
+from .tiny import HEADS, recipe, write_config
 
-WIDTH = 32
-BACKBONE = dict(
-    type='XCiT',
-    arch=dict(embed_dims=WIDTH, depth=4, num_heads=4),
-    patch_size=16,
-    out_indices=(0, 1, 2, 3),
+# The whole list takes minutes: the others are tried in long runs.
+CHEAP = ('RetinaNet', 'FCOS', 'RTMDet', 'YOLOX', 'DETR', 'Faster R-CNN', 'SegFormer', 'PSPNet')
+
+
+@pytest.mark.parametrize(
+    'base',
+    [
+        pytest.param(base, marks=[] if name in CHEAP else pytest.mark.long)
+        for base, (_, name) in BASES.items()
+    ],
 )
-DETECTORS = {
-    'retinanet/retinanet_r50_fpn_1x_coco.py': dict(neck=dict(in_channels=[WIDTH] * 4)),
-    'faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py': dict(neck=dict(in_channels=[WIDTH] * 4)),
-    'cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py': dict(neck=dict(in_channels=[WIDTH] * 4)),
-    'fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py': dict(neck=dict(in_channels=[WIDTH] * 4)),
-}
-SEGMENTORS = {
-    'segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py': dict(
-        decode_head=dict(in_channels=[WIDTH] * 4)
-    ),
-    'pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py': dict(
-        decode_head=dict(in_channels=WIDTH), auxiliary_head=dict(in_channels=WIDTH)
-    ),
-    'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py': dict(
-        decode_head=dict(in_channels=[WIDTH] * 4), auxiliary_head=dict(in_channels=WIDTH)
-    ),
-}
+def test_other_models_train_and_predict(base):
+    predictions = try_model(base)
+    assert len(predictions) == 2
+    if base.startswith('mmseg'):
+        assert predictions[0].pred_sem_seg.data.shape[-2:] == (128, 128)
+    else:
+        assert {'pred_instances', 'pred_panoptic_seg'} & {*predictions[0].keys()}
 
 
-def build(scope, config, changes):
-    cfg = get_config(f'{scope}::{config}')
-    cfg.model.backbone = BACKBONE
-    cfg.model.pop('pretrained', None)
-    if scope == 'mmseg':
-        cfg.model.data_preprocessor.size = (128, 128)
-    cfg.merge_from_dict(dict(model=changes))
-    replace_sync_bn(cfg)
-    init_default_scope(scope)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    return model
+def test_mmdets_script_counts_operations(small_data, tmp_path, monkeypatch, capsys):
+    script = Path(__import__('mmdet').__file__).parent / '.mim/tools/analysis_tools/get_flops.py'
+    config = write_config(tmp_path, 'det', small_data)
+    monkeypatch.setattr(sys, 'argv', [str(script), str(config), '--num-images', '1'])
+    runpy.run_path(str(script), run_name='__main__')
+    count = sum(p.numel() for p in MODELS.build(Config.fromfile(config).model).parameters())
+    text = capsys.readouterr().out
+    assert f'Params: {count / 1e3:.3f}K' in text
+    assert re.search(r'Flops: [\d.]+[MG]', text)
 
 
-def replace_sync_bn(cfg):
-    from xcit_mm.compat import revert_sync_bn
-
-    revert_sync_bn(cfg)
+def test_the_page_on_backbones_lists_the_models_that_were_tried():
+    assert f'{START}{table()}\n{END}' in PAGE.read_text(encoding='utf-8')
 
 
-def detection_batch(with_masks):
-    from mmdet.structures import DetDataSample
-    from mmdet.structures.mask import BitmapMasks
-    from mmengine.structures import InstanceData
-
-    samples = []
-    for _ in range(2):
-        shape = dict(img_shape=(96, 128), ori_shape=(96, 128), pad_shape=(96, 128))
-        meta = dict(shape, scale_factor=(1.0, 1.0), batch_input_shape=(96, 128))
-        sample = DetDataSample(metainfo=meta)
-        boxes = torch.tensor([[10.0, 10, 60, 70], [40, 20, 110, 80]])
-        sample.gt_instances = InstanceData(bboxes=boxes, labels=torch.tensor([1, 7]))
-        if with_masks:
-            masks = np.zeros((2, 96, 128), np.uint8)
-            masks[0, 10:70, 10:60] = masks[1, 20:80, 40:110] = 1
-            sample.gt_instances.masks = BitmapMasks(masks, 96, 128)
-        samples.append(sample)
-    images = [torch.randint(0, 256, (3, 96, 128), dtype=torch.uint8) for _ in range(2)]
-    return dict(inputs=images, data_samples=samples)
-
-
-def segmentation_batch():
-    from mmengine.structures import PixelData
-    from mmseg.structures import SegDataSample
-
-    samples = []
-    for _ in range(2):
-        sample = SegDataSample(
-            metainfo=dict(img_shape=(128, 128), ori_shape=(128, 128), pad_shape=(128, 128))
-        )
-        sample.gt_sem_seg = PixelData(data=torch.randint(0, 150, (1, 128, 128)))
-        samples.append(sample)
-    images = [torch.randint(0, 256, (3, 128, 128), dtype=torch.uint8) for _ in range(2)]
-    return dict(inputs=images, data_samples=samples)
-
-
-def train_and_predict(model, batch):
-    model.train()
-    data = model.data_preprocessor(batch, training=True)
-    losses = model(**data, mode='loss')
-    loss, _ = model.parse_losses(losses)
-    loss.backward()
-    assert torch.isfinite(loss)
-    missing = [n for n, p in model.backbone.named_parameters() if p.grad is None]
-    model.eval()
+@pytest.mark.parametrize('name', ['RetinaNet', 'FCOS', 'RTMDet', 'YOLOX'])
+def test_heads_place_their_anchors_where_the_levels_are(name):
+    """A wrong stride would train without an error."""
+    (base,) = [change.bases[name] for change in CHANGES if name in change.bases]
+    cfg = load(base)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model).eval()
     with torch.no_grad():
-        predictions = model(**model.data_preprocessor(batch), mode='predict')
-    return predictions, missing
-
-
-@pytest.mark.parametrize('config', DETECTORS)
-def test_detector_trains_and_predicts(config):
-    model = build('mmdet', config, DETECTORS[config])
-    predictions, missing = train_and_predict(model, detection_batch('mask' in config))
-    assert len(predictions) == 2 and 'bboxes' in predictions[0].pred_instances
-    # FCOS and RetinaNet start at the second level.
-    starts_late = 'fcos' in config or 'retinanet' in config
-    assert all('pyramid.levels.0' in name for name in missing) if starts_late else not missing
-
-
-@pytest.mark.parametrize('config', SEGMENTORS)
-def test_segmentor_trains_and_predicts(config):
-    model = build('mmseg', config, SEGMENTORS[config])
-    predictions, missing = train_and_predict(model, segmentation_batch())
-    assert predictions[0].pred_sem_seg.data.shape[-2:] == (128, 128)
-    # PSP takes the last two levels.
-    assert not missing or 'pspnet' in config
+        levels = model.extract_feat(torch.randn(1, 3, 256, 256))
+    strides = [stride[0] for stride in model.bbox_head.prior_generator.strides]
+    assert [256 // level.shape[-1] for level in levels] == strides
 
 
 RECIPES = [(head, patch_size) for head in HEADS for patch_size in (16, 8)]
@@ -156,12 +96,11 @@ def test_released_checkpoint_loads_with_nothing_missing_and_nothing_left_over(
 def test_our_configs_give_every_parameter_a_gradient(head, patch_size):
     cfg = recipe(head, patch_size)
     init_default_scope(cfg.default_scope)
-    replace_sync_bn(cfg)
+    revert_sync_bn(cfg)
     if cfg.default_scope == 'mmseg':
         cfg.model.data_preprocessor.size = (128, 128)
     model = MODELS.build(cfg.model).train()
-    batch = detection_batch(True) if cfg.default_scope == 'mmdet' else segmentation_batch()
-    losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+    losses = model(**model.data_preprocessor(batch_for(cfg), training=True), mode='loss')
     model.parse_losses(losses)[0].backward()
     without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert without == []

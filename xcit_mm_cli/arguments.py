@@ -16,7 +16,7 @@ PICTURES = {
     'magnitude': 'the norm of each token’s normalised query and key',
     'class_attention': 'the attention from the class token to the patches, classifiers only',
     'covariance': 'the attention maps between channels, their entropy and temperatures',
-    'pyramid': 'the four levels of a dense backbone as colours',
+    'pyramid': 'the levels of a dense backbone as colours',
 }
 
 

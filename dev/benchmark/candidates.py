@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from xcit_mm.models import XCiT
-from xcit_mm.models.pyramid import Pyramid
+from xcit_mm.models.pyramid import STRIDES, Pyramid
 from xcit_mm.models.variants import FEATURE_LAYERS
 
 TIMM_SIZES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
@@ -35,7 +35,9 @@ class TimmBackbone(nn.Module):
         # Class attention and head are not needed for features.
         self.indices = list(FEATURE_LAYERS[len(self.model.blocks)])
         self.embed_dims = self.model.embed_dim
-        self.pyramid = Pyramid(self.embed_dims, patch_size, 4, {'type': 'BN'}) if pyramid else None
+        self.pyramid = (
+            Pyramid(self.embed_dims, patch_size, STRIDES[:4], {'type': 'BN'}) if pyramid else None
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         features = self.model.forward_intermediates(

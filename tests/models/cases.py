@@ -5,6 +5,7 @@ ones and zeros would hide mistakes.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from xcit_mm.models import XCiT
 from xcit_mm.models.fast import chunks
+from xcit_mm.models.pyramid import STRIDES
 
 from .rounding import bound
 
@@ -101,8 +103,10 @@ def cases(
     patch_size = draw(st.sampled_from([8, 16]))
     pyramid = draw(st.booleans())
     layers = st.lists(
-        st.integers(0, DEPTHS[arch] - 1), min_size=1, max_size=4 if pyramid else None, unique=True
+        st.integers(0, DEPTHS[arch] - 1), min_size=1, max_size=5 if pyramid else None, unique=True
     )
+    out_indices = tuple(sorted(draw(layers)))
+    strides = st.sampled_from([*itertools.combinations(STRIDES, len(out_indices))])
     mode = draw(st.sampled_from(modes))
     sides = st.integers(patch_size, 3 * patch_size if arch == 'n12' else 5 * patch_size)
     smallest, largest = batches
@@ -115,7 +119,8 @@ def cases(
             arch=arch,
             patch_size=patch_size,
             pyramid=pyramid,
-            out_indices=tuple(sorted(draw(layers))),
+            out_indices=out_indices,
+            strides=draw(strides) if pyramid else None,
             qkv_bias=draw(st.booleans()),
             attention=draw(st.sampled_from(['auto', 'token', 'covariance'])),
             with_cp=draw(st.booleans()),

@@ -50,6 +50,28 @@ def test_strides_for_any_size(patch_size, size, training):
         assert level.is_contiguous()
 
 
+@pytest.mark.parametrize('patch_size', [8, 16])
+@pytest.mark.parametrize('strides', [(8, 16, 32), (32,), (4, 64), [4, 8, 16, 32, 64]])
+def test_strides_can_be_chosen(patch_size, strides):
+    arch = dict(TINY, depth=5)
+    layers = tuple(range(5 - len(strides), 5))
+    model = XCiT(arch, patch_size, out_indices=layers, strides=strides).eval()
+    images = torch.randn(2, 3, 128, 192)
+    levels = model(images)
+    assert [tuple(x.shape[2:]) for x in levels] == [(128 // s, 192 // s) for s in strides]
+    with torch.no_grad():
+        for a, b in zip(model(images), levels, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    sum(level.square().mean() for level in levels).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_papers_layer_of_each_stride():
+    with torch.device('meta'):
+        assert XCiT('n12', strides=(8, 16, 32)).out_indices == (5, 7, 11)
+        assert XCiT('t24', strides=(32,)).out_indices == (23,)
+
+
 def test_columnar_features_without_a_pyramid():
     features = tiny(pyramid=False)(torch.randn(1, 3, 64, 96))
     assert [tuple(f.shape) for f in features] == [(1, 32, 4, 6)] * 4
@@ -87,7 +109,14 @@ WRONG_ARGUMENTS = [
     (dict(arch=TINY, out_indices=(1, 1)), ValueError, 'ascending'),
     (dict(arch=TINY, out_indices=1), TypeError, 'sequence'),
     (dict(arch=TINY, out_indices='12'), TypeError, 'sequence'),
-    (dict(arch='s12', out_indices=(0, 1, 2, 3, 4)), ValueError, 'at most four'),
+    (dict(out_indices=(5, 7, 11)), ValueError, r'strides must be given for 3 .*\(8, 16, 32\)'),
+    (dict(out_indices=(1, 2, 3), strides=(8, 16)), ValueError, 'same length, not 3 and 2'),
+    (dict(strides=(8, 32, 16)), ValueError, 'strides must be ascending'),
+    (dict(strides=(2, 4)), ValueError, r'\(4, 8, 16, 32, 64\), not \(2, 4\)'),
+    (dict(strides=()), ValueError, r'\(4, 8, 16, 32, 64\), not \(\)'),
+    (dict(strides=32), TypeError, 'strides must be a sequence of ints, not 32'),
+    (dict(strides=(8, 16, 64)), ValueError, 'out_indices must be given .* strides 4, 8, 16, 32'),
+    (dict(strides=(8,), pyramid=False), ValueError, r'strides=\(8,\) needs pyramid=True'),
     (dict(patch_size=14), ValueError, '8 or 16, not 14'),
     (dict(attention='fast'), ValueError, 'auto, token, covariance'),
     (dict(frozen_stages=13), ValueError, r'-1\.\.\.12'),

@@ -93,7 +93,7 @@ def test_loading_errors_are_explained(tmp_path):
     with pytest.raises(ValueError, match='no XCiT in a known format'):
         load_subject(str(tmp_path / 'other.pth'))
     odd = dict(embed_dims=48, depth=2, num_heads=4)
-    torch.save(XCiT(odd, 16, out_indices=(1,)).state_dict(), tmp_path / 'odd.pth')
+    torch.save(XCiT(odd, 16, out_indices=(1,), strides=(4,)).state_dict(), tmp_path / 'odd.pth')
     with pytest.raises(ValueError, match='give a config'):
         load_subject(str(tmp_path / 'odd.pth'))
     with pytest.raises(ValueError, match='no XCiT or XCiTClassifier'):

@@ -119,16 +119,17 @@ def test_class_attention_is_timms(size, arch, num_classes, image):
     assert maps.std() > 0.1 * maps.mean()  # not uniform, so that the order of patches matters
 
 
-def test_pyramid_components_are_those_of_the_levels(image):
+@pytest.mark.parametrize('strides', [(4, 8, 16, 32), (8, 32)])
+def test_pyramid_components_are_those_of_the_levels(strides, image):
     # Biases of the pyramid would be a fixed pattern, which is left out; the test has none.
-    model = randomise(XCiT('n12', patch_size=16))
+    model = randomise(XCiT('n12', patch_size=16, strides=strides))
     for name, parameter in model.pyramid.named_parameters():
         if name.endswith('bias'):
             torch.nn.init.zeros_(parameter)
     levels = pyramid_features(model, image)
     with torch.no_grad():
         features = model(Normalise()(image))
-    for level, feature, stride in zip(levels, features, (4, 8, 16, 32), strict=True):
+    for level, feature, stride in zip(levels, features, strides, strict=True):
         assert level.stride == stride
         assert level.components.shape == (*feature.shape[2:], 3)
         if stride < 16:

@@ -34,7 +34,7 @@ def peak_memory():
 
 def network():
     torch.manual_seed(0)
-    return XCiT(dict(embed_dims=16, depth=2, num_heads=2), out_indices=(0, 1))
+    return XCiT(dict(embed_dims=16, depth=2, num_heads=2), out_indices=(0, 1), strides=(4, 8))
 
 
 class Linear(BaseModel):

@@ -232,7 +232,9 @@ WRONG = {
     'depth 6 in the config, 4 in the file': dict(
         arch=dict(ARCH, depth=6), out_indices=(0, 1, 2, 5)
     ),
-    'depth 3 in the config, 4 in the file': dict(arch=dict(ARCH, depth=3), out_indices=(0, 1, 2)),
+    'depth 3 in the config, 4 in the file': dict(
+        arch=dict(ARCH, depth=3), out_indices=(0, 1, 2), strides=(4, 8, 16)
+    ),
     'embed_dims 64 in the config, 32 in the file': dict(arch=dict(ARCH, embed_dims=64)),
     'num_heads 2 in the config, 4 in the file': dict(arch=dict(ARCH, num_heads=2)),
     'in_channels 4 in the config, 3 in the file': dict(in_channels=4),
@@ -268,9 +270,19 @@ def test_another_architectures_weights_are_refused():
 
 def test_fewer_out_indices_take_the_first_layers_of_a_whole_file():
     source = randomised(classifier())
-    model = XCiT(ARCH, out_indices=(0, 1))
+    model = XCiT(ARCH, out_indices=(0, 1), strides=(4, 8))
     model.load_state_dict(to_timm(source.state_dict()))
     assert len(model.layers) == 2
+
+
+def test_levels_of_a_detector_go_to_those_of_the_same_stride():
+    state = to_released(randomised(backbone()).state_dict())
+    model = XCiT(ARCH, out_indices=(1, 2, 3), strides=(8, 16, 32))
+    model.load_state_dict(state)
+    assert torch.equal(model.pyramid.levels[0][0].weight, state['fpn2.0.weight'])
+    del state['fpn2.0.weight']
+    with pytest.raises(WeightsError, match=r'missing from the file: pyramid\.levels\.1\.0\.weight'):
+        model.load_state_dict(state)
 
 
 def test_all_70_published_files_have_a_short_name():

@@ -1,19 +1,21 @@
-"""Columnar features to an FPN pyramid: from stride ``patch_size`` to 4, 8, 16, 32."""
+"""Columnar features to an FPN pyramid: from stride ``patch_size`` to 4, 8, 16, 32, 64."""
 
 from collections.abc import Sequence
 
+import torch.fx
 from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-STRIDES = (4, 8, 16, 32)
+# All that can be made. The paper's pyramid has the first four.
+STRIDES = (4, 8, 16, 32, 64)
 
 
 class MaxPool(nn.Module):
     """Max-pooling whose window shrinks to a map that is smaller than the window.
 
-    So an image of one patch has all four levels. On larger maps it is ``nn.MaxPool2d``.
+    So an image of one patch has all levels. On larger maps it is ``nn.MaxPool2d``.
 
     Args:
         stride (int): Stride and size of the window.
@@ -25,8 +27,23 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shrink a map (B, d, H, W)."""
-        window = (min(self.stride, x.shape[2]), min(self.stride, x.shape[3]))
-        return F.max_pool2d(x, window, self.stride)
+        return _max_pool(x, self.stride)
+
+
+@torch.fx.wrap  # a tracer of torch.fx does not know the size
+def _max_pool(x: Tensor, stride: int) -> Tensor:
+    window = (min(stride, x.shape[2]), min(stride, x.shape[3]))
+    return F.max_pool2d(x, window, stride)
+
+
+class Levels(nn.ModuleList):
+    """Levels under names that tell their stride: ``0`` is stride 4, ``1`` is stride 8, and so on.
+
+    So the weights of a level never load into one of another stride. Indices are positions.
+    """
+
+    def __getitem__(self, index: int) -> nn.Module:  # type: ignore[override]
+        return list(self)[index]
 
 
 class Pyramid(BaseModule):
@@ -35,14 +52,17 @@ class Pyramid(BaseModule):
     Args:
         embed_dims (int): Width d of the features.
         patch_size (int): Their stride, 8 or 16.
-        num_levels (int): How many of the strides 4, 8, 16, 32 are made.
+        strides (Sequence[int]): The strides that are made, out of :data:`STRIDES`.
         norm_cfg (dict): Config of the BatchNorm between two transposed convolutions.
     """
 
-    def __init__(self, embed_dims: int, patch_size: int, num_levels: int, norm_cfg: dict) -> None:
+    def __init__(
+        self, embed_dims: int, patch_size: int, strides: Sequence[int], norm_cfg: dict
+    ) -> None:
         super().__init__()
-        self.levels = nn.ModuleList()
-        for stride in STRIDES[:num_levels]:
+        self.strides = tuple(strides)
+        self.levels = Levels()
+        for stride in strides:
             if stride * 4 == patch_size:
                 norm = build_norm_layer(norm_cfg, embed_dims)[1]
                 modules = [_upsample(embed_dims), norm, nn.GELU(), _upsample(embed_dims)]
@@ -52,7 +72,7 @@ class Pyramid(BaseModule):
                 modules = []
             else:
                 modules = [MaxPool(stride // patch_size)]
-            self.levels.append(nn.Sequential(*modules))
+            self.levels.add_module(str(STRIDES.index(stride)), nn.Sequential(*modules))
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """All levels, from the finest to the coarsest, from features (B, d, H, W)."""

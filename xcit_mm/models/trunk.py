@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch.fx
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
@@ -157,6 +158,8 @@ class XCiTTrunk(BaseModule):
                 parameter.requires_grad = False
 
     def _check_images(self, images: Any) -> None:
+        if isinstance(images, torch.fx.Proxy):
+            return  # a tracer's stand-in, whose size is not known
         if not isinstance(images, Tensor):
             raise TypeError(f'images must be a Tensor, not {type(images).__name__}')
         if images.ndim != 4 or images.shape[1] != self.in_channels:

@@ -1,7 +1,10 @@
 """The paper's seven sizes (table 1) and their training settings (table 12)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from .pyramid import STRIDES
 
 
 @dataclass(frozen=True)
@@ -87,38 +90,70 @@ def resolve_variant(arch: str | dict[str, Any], patch_size: int) -> Variant:
     return variant
 
 
-def resolve_out_indices(
-    out_indices: tuple[int, ...] | list[int] | None, depth: int, pyramid: bool
-) -> tuple[int, ...]:
-    """Check ``out_indices``, or choose the paper's for this depth.
+def resolve_levels(
+    out_indices: Sequence[int] | None, strides: Sequence[int] | None, depth: int, pyramid: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Check ``out_indices`` and ``strides``, or choose the paper's.
 
     Args:
         out_indices (Sequence[int], optional): Zero-based layers whose output is a feature.
+        strides (Sequence[int], optional): Strides to which the features are rescaled.
         depth (int): Number of layers.
-        pyramid (bool): Whether the features become the four levels of a pyramid.
+        pyramid (bool): Whether the features are rescaled.
+
+    Returns:
+        tuple: ``out_indices`` and ``strides``, of one length; without a pyramid, no strides.
     """
-    if out_indices is None:
-        if depth not in FEATURE_LAYERS:
+    if strides is not None:
+        if not pyramid:
             raise ValueError(
-                f'out_indices must be given for a depth of {depth}: the paper has them for 12 and '
-                '24 layers only'
+                f'strides={strides!r} needs pyramid=True; without a pyramid every feature has the '
+                'stride patch_size'
             )
-        return FEATURE_LAYERS[depth]
-    if isinstance(out_indices, (str, bytes)) or not hasattr(out_indices, '__len__'):
-        raise TypeError(f'out_indices must be a sequence of ints, not {out_indices!r}')
-    indices = tuple(out_indices)
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in indices):
-        raise TypeError(f'out_indices must be a sequence of ints, not {out_indices!r}')
+        strides = _ascending('strides', strides)
+        if not strides or not set(strides) <= set(STRIDES):
+            raise ValueError(f'strides must be out of {STRIDES}, not {strides}')
+    if out_indices is None:
+        out_indices = _paper_layers(strides or STRIDES[:4], depth)
+    indices = _ascending('out_indices', out_indices)
     if not indices or any(not 0 <= i < depth for i in indices):
         raise ValueError(f'out_indices must be in 0...{depth - 1}, not {indices}')
-    if list(indices) != sorted(set(indices)):
-        raise ValueError(f'out_indices must be ascending without repetition, not {indices}')
-    if pyramid and len(indices) > 4:
+    if not pyramid:
+        return indices, ()
+    if strides is None and len(indices) != 4:
         raise ValueError(
-            f'a pyramid has four levels (strides 4, 8, 16, 32), so out_indices may have at most '
-            f'four entries, not {len(indices)}; pyramid=False takes any number'
+            f'strides must be given for {len(indices)} out_indices, {indices}, one for each, such '
+            'as strides=(8, 16, 32) for three: only four have a default, (4, 8, 16, 32); or set '
+            'pyramid=False'
         )
-    return indices
+    strides = strides or STRIDES[:4]
+    if len(strides) != len(indices):
+        raise ValueError(
+            f'out_indices and strides must have the same length, not {len(indices)} and '
+            f'{len(strides)}: {indices} and {strides}'
+        )
+    return indices, strides
+
+
+def _paper_layers(strides: Sequence[int], depth: int) -> tuple[int, ...]:
+    """The layers from which the paper makes levels of these strides."""
+    layers = dict(zip(STRIDES, FEATURE_LAYERS.get(depth, ()), strict=False))
+    if not set(strides) <= set(layers):
+        raise ValueError(
+            f'out_indices must be given for a depth of {depth} and strides {tuple(strides)}: the '
+            'paper has them for 12 and 24 layers and strides 4, 8, 16, 32 only'
+        )
+    return tuple(layers[stride] for stride in strides)
+
+
+def _ascending(name: str, values: Any) -> tuple[int, ...]:
+    """An argument that must be ints in ascending order."""
+    is_sequence = hasattr(values, '__len__') and not isinstance(values, (str, bytes))
+    if not is_sequence or not all(type(value) is int for value in values):
+        raise TypeError(f'{name} must be a sequence of ints, not {values!r}')
+    if list(values) != sorted(set(values)):
+        raise ValueError(f'{name} must be ascending without repetition, not {tuple(values)}')
+    return tuple(values)
 
 
 # Arguments of the released backbone that have no influence on it, or one allowed value.

@@ -8,7 +8,7 @@ from torch import Tensor
 from .fast import anatomy, choose_execution
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
-from .variants import resolve_out_indices, resolve_variant, translate_released
+from .variants import resolve_levels, resolve_variant, translate_released
 
 
 @MODELS.register_module()
@@ -27,7 +27,10 @@ class XCiT(XCiTTrunk):
             4.
         qkv_bias (bool): Whether queries, keys and values have biases. Defaults to True.
         out_indices (Sequence[int], optional): Zero-based layers whose outputs are the features.
-            Defaults to None, the paper's: (3, 5, 7, 11) or (7, 11, 15, 23).
+            Defaults to None, the paper's for these ``strides``: (3, 5, 7, 11) or (7, 11, 15, 23)
+            for 4, 8, 16, 32.
+        strides (Sequence[int], optional): Strides of the levels of the pyramid, one for each of
+            ``out_indices``, ascending, out of 4, 8, 16, 32, 64. Defaults to None, (4, 8, 16, 32).
         drop_path_rate (float, optional): Stochastic depth, the same in every layer. Defaults to
             None, that of the ``arch``.
         layer_scale_init (float, optional): Initial value of LayerScale. Defaults to None, that of
@@ -42,8 +45,8 @@ class XCiT(XCiTTrunk):
         recompute_ffn (bool): Whether backward recomputes only the hidden layer of the feed-forward
             network, which is cheaper. ``with_cp`` includes it. The plain modules know ``with_cp``
             only. Defaults to False.
-        pyramid (bool): Whether the features are rescaled to strides 4, 8, 16, 32. If not, they
-            have the stride ``patch_size``. Defaults to True.
+        pyramid (bool): Whether the features are rescaled to ``strides``. If not, they have the
+            stride ``patch_size``. Defaults to True.
         attention (str): Form in which the fast execution computes attention: ``token``,
             ``covariance`` or ``auto``, the cheaper one. The result is the same. Defaults to
             ``auto``.
@@ -73,6 +76,7 @@ class XCiT(XCiTTrunk):
         mlp_ratio: float = 4,
         qkv_bias: bool = True,
         out_indices: tuple[int, ...] | list[int] | None = None,
+        strides: tuple[int, ...] | list[int] | None = None,
         drop_path_rate: float | None = None,
         layer_scale_init: float | None = None,
         norm_cfg: dict = dict(type='BN'),  # noqa: B006  a config value, never changed
@@ -88,7 +92,7 @@ class XCiT(XCiTTrunk):
     ) -> None:
         arch, in_channels = translate_released(arch, in_channels, released)
         variant = resolve_variant(arch, patch_size)
-        out_indices = resolve_out_indices(out_indices, variant.depth, pyramid)
+        out_indices, strides = resolve_levels(out_indices, strides, variant.depth, pyramid)
         super().__init__(
             variant,
             patch_size=patch_size,
@@ -109,9 +113,7 @@ class XCiT(XCiTTrunk):
         self.out_indices = out_indices
         # Layers after the last feature would get no gradients.
         del self.layers[out_indices[-1] + 1 :]
-        self.pyramid = (
-            Pyramid(self.embed_dims, patch_size, len(out_indices), norm_cfg) if pyramid else None
-        )
+        self.pyramid = Pyramid(self.embed_dims, patch_size, strides, norm_cfg) if pyramid else None
         self.as_built = anatomy(self)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -122,7 +124,7 @@ class XCiT(XCiTTrunk):
                 ratio.
 
         Returns:
-            tuple[Tensor]: With a pyramid, maps of strides 4, 8, 16, 32; else maps of stride
+            tuple[Tensor]: With a pyramid, maps of ``strides``; else maps of stride
             ``patch_size``.
         """
         execution = choose_execution(self)

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ..models.fast.layout import tokens_to_map
 from ..models.fast.pyramid import rescale_over_strips
-from ..models.pyramid import STRIDES
 from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
 from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
@@ -162,7 +161,7 @@ class PyramidFeatures:
         features, stride = tokens_to_map(tokens, grid), self.backbone.patch_size
         if self.backbone.pyramid is not None:
             index = len(self.levels)
-            stride = STRIDES[index]
+            stride = self.backbone.pyramid.strides[index]
             features = rescale_over_strips(self.backbone.pyramid.levels[index], features)
         features = features[0]
         if stride < self.backbone.patch_size:

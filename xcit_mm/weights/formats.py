@@ -184,6 +184,12 @@ def layer_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def level_name(name: str) -> str | None:
+    """The ``pyramid.levels.1`` of ``pyramid.levels.1.0.weight``: one of five strides."""
+    match = re.match(r'pyramid\.levels\.[0-4](?=\.)', name)
+    return match[0] if match else None
+
+
 def group_names(names: Iterable[str], limit: int = 8) -> str:
     """Many names, shortened: ``layers.0-11.xca.qkv.weight (12)``."""
     groups: dict[str, list[int]] = {}

@@ -18,6 +18,7 @@ from .formats import (
     Recognised,
     group_names,
     layer_number,
+    level_name,
     recognise,
     structure,
     unwrap,
@@ -82,6 +83,7 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
     unused = {name.split('.')[0] for name in recognised.others}
     parts = {name for name, _ in module.named_children()} | {'cls_token'}
     has_head = hasattr(module, 'cls_token')
+    modules = {None, *(name for name, _ in module.named_modules())}
     for name in list(recognised.state):
         part = name.split('.')[0]
         is_optional = part in CLASSIFIER or part == 'pyramid'
@@ -94,6 +96,9 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
             del recognised.state[name]
         elif behind_last and number in range(module.variant.depth):
             unused.add('layers after the last feature')
+            del recognised.state[name]
+        elif level_name(name) not in modules:
+            unused.add('levels of other strides')
             del recognised.state[name]
     return unused
 

@@ -19,7 +19,7 @@ ARCH = TINY['2 layers']
 
 
 def backbone(**options):
-    model = XCiT(ARCH, 16, out_indices=(0, 1), **options)
+    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(4, 8), **options)
     randomise(model)
     return model
 

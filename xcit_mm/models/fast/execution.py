@@ -15,7 +15,7 @@ from ..layers import XCA, XCiTLayer
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import describe, has_global_hooks, is_transformed, tree
+from .operators import describe, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .stem import add_positions, embed_for_training, embed_over_strips
@@ -47,17 +47,11 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     Args:
         trunk (XCiTTrunk): The network, which is its own plain execution.
     """
-    if not trunk.fast or _is_traced() or has_global_hooks() or anatomy(trunk) != trunk.as_built:
+    if not trunk.fast or is_traced() or has_global_hooks() or anatomy(trunk) != trunk.as_built:
         return cast(Execution, trunk)
     if torch.is_grad_enabled() or any(layer.training for layer in trunk.layers):
         return Differentiable(trunk)
     return Inference(trunk)
-
-
-def _is_traced() -> bool:
-    """Whether somebody wants to see the operations of the network, not its numbers alone."""
-    is_jit_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
-    return torch.compiler.is_compiling() or is_jit_tracing or is_transformed()
 
 
 def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:

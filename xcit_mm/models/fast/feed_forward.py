@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..layers import FeedForward
 from .chunks import add_product, chunks
-from .operators import gelu_backward, layer_norm_backward, layer_norm_statistics
+from .operators import gelu_backward, is_batched, layer_norm_backward, layer_norm_statistics
 from .precision import autocast_dtype, without_autocast
 
 
@@ -118,8 +117,11 @@ class _ChunkedFeedForward(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() or is_batched(
+            grad
+        ):  # by create_graph=True, is_grads_batched=True
+            return _plain_backward(ctx, grad)
         x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden = ctx.saved_tensors
         dtype = weight1.dtype
         grad_x = torch.empty_like(x)
@@ -156,6 +158,25 @@ class _ChunkedFeedForward(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """What backward returns, by operators that autograd can differentiate and batch.
+
+    torch's ``once_differentiable`` would not do: ``autograd.grad`` does not raise its error, but
+    returns a second derivative without this branch.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        inputs: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:8]]
+        x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2 = inputs
+        normed = F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias, ctx.eps)
+        hidden = F.gelu(F.linear(normed.to(weight1.dtype), weight1, bias1))
+        branch = F.linear(hidden, weight2, bias2)
+        out = x + (branch if scale is None else branch * scale)
+    wanted = [t for t, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
+    grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
+    return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
 
 
 def _zeros(like: Tensor) -> Tensor:

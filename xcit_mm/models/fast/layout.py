@@ -31,11 +31,13 @@ def map_to_tokens(feature_map: Tensor) -> Tensor:
 
 
 def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    # Not unflatten, and not flatten below: is_grads_batched=True does not know them.
+    return tokens.transpose(1, 2).view(len(tokens), tokens.shape[2], *grid)
 
 
 def _as_tokens(feature_map: Tensor) -> Tensor:
-    return feature_map.flatten(2).transpose(1, 2).contiguous()
+    batch, dims, height, width = feature_map.shape
+    return feature_map.reshape(batch, dims, height * width).transpose(1, 2).contiguous()
 
 
 class _TokensToMap(torch.autograd.Function):

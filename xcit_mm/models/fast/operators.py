@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -33,12 +35,25 @@ def layer_norm_backward(
     )
 
 
-def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` (grad, vmap, ...) is active; torch has no public test.
+def is_traced() -> bool:
+    """Whether somebody follows the operations of the network, not its numbers alone.
 
-    Such a transform needs operators that it knows how to transform.
+    These are compilers, ``torch.jit.trace``, ``torch.fx``, the transforms of ``torch.func`` (grad,
+    vmap, ...) and forward-mode differentiation. torch has public tests for the first two only.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return bool(
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        or _symbolic_trace._is_fx_tracing_flag
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def is_batched(grad: Tensor) -> bool:
+    """Whether a gradient stands for many, as in ``torch.autograd.grad(is_grads_batched=True)``."""
+    return torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
@@ -54,7 +69,8 @@ _BATCH_NORM_FORWARDS = (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward)
 
 def tree(module: nn.Module) -> list[nn.Module]:
     """A module and all its descendants; the public ``modules`` takes four times as long."""
-    return [module, *(part for child in module._modules.values() if child for part in tree(child))]
+    children = [child for child in module._modules.values() if child is not None]
+    return [module, *(part for child in children for part in tree(child))]
 
 
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from .operators import is_traced
+
 
 def recomputed(
     module: nn.Module, function: Callable[..., Tensor], *args: Any, random: bool = False
 ) -> Tensor:
     """``function(*args)``, recomputed in backward as far as backward needs it.
 
-    A compiler gets the function as it is: it decides on its own what to recompute.
+    Compilers and tracers get the function as it is: they decide on their own what to recompute.
 
     Args:
         module (nn.Module): Whose layers the function uses. The second time, its BatchNorm layers
@@ -27,7 +29,7 @@ def recomputed(
         random (bool): Whether random numbers take part and must come out the same. Defaults to
             False.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if is_traced() or not torch.is_grad_enabled():
         return function(*args)
     return checkpoint(
         function,

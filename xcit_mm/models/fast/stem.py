@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import ConvNorm, ConvPatchEmbed, SinusoidalPositionEncoding
+from ..layers.position import DIMS_PER_AXIS, encode_axis
 from .chunks import strips
 from .layout import map_to_tokens
 from .operators import is_batch_norm
@@ -107,7 +108,7 @@ def add_positions(x: Tensor, encoding: SinusoidalPositionEncoding, grid: tuple[i
     height, width = grid
     with without_autocast(x):
         weight = encoding.projection.weight.flatten(1)
-        for_rows, for_columns = weight.split(encoding.dims_per_axis, dim=1)
-        rows = F.linear(encoding.encode_axis(height), for_rows)
-        columns = F.linear(encoding.encode_axis(width), for_columns, encoding.projection.bias)
+        for_rows, for_columns = weight.split(DIMS_PER_AXIS, dim=1)
+        rows = F.linear(encode_axis(height, weight), for_rows)
+        columns = F.linear(encode_axis(width, weight), for_columns, encoding.projection.bias)
         return x.to(weight.dtype) + (rows[:, None] + columns).flatten(0, 1)

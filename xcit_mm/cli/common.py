@@ -31,6 +31,8 @@ from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import use_strict_reader
 
+# What classes raise that cannot be built with the arguments of a config.
+BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {
     **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),
@@ -126,17 +128,18 @@ def explain_os_error(error: OSError) -> str:
 
 
 @contextmanager
-def explaining_config(path: str) -> Iterator[None]:
+def explaining_config(path: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
     """Raise a :class:`UserError` for what is wrong with a config, with the line where known.
 
     Args:
         path (str): The config.
+        kinds (tuple[type]): Which errors are its fault.
     """
     try:
         yield
-    except (UserError, MemoryError):
+    except UserError:
         raise
-    except Exception as error:  # a config is a program, and describes others
+    except kinds as error:
         # A missing base is the config's fault; a full disk is not.
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise
@@ -161,7 +164,7 @@ def build_runner(cfg: Config, path: str) -> Runner:
         cfg (Config): The config.
         path (str): Its name, for error messages.
     """
-    with explaining_config(path):
+    with explaining_config(path, BUILD_ERRORS):
         return RUNNERS.build(cfg) if 'runner_type' in cfg else GuardedRunner.from_cfg(cfg)
 
 
@@ -204,7 +207,7 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
     if problem:
         raise UserError(problem)
     if '::' not in path:
-        with explaining_config(path):
+        with explaining_config(path, (Exception,)):  # a config is a program
             cfg = Config.fromfile(path)
     else:
         try:
@@ -212,7 +215,7 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
         except (FileNotFoundError, ValueError, AssertionError) as error:
             raise UserError(f'There is no config {path}: {error}') from None
     if options:
-        with explaining_config(f'{path} with --cfg-options {" ".join(options)}'):
+        with explaining_config(f'{path} with --cfg-options {" ".join(options)}', (Exception,)):
             cfg.merge_from_dict(parse_options(options))
             # mmengine imported what the file names before it knew the options.
             import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))

@@ -21,6 +21,7 @@ from ..inference import (
 )
 from ..inference.inputs import Source
 from .common import (
+    BUILD_ERRORS,
     check_checkpoint,
     check_device,
     command,
@@ -75,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     check_output(results, sources, args)
     for path in left_out(args.inputs):
         print(f'left out, a kind that is not read from folders: {path}')
-    with explaining_config(args.config):
+    with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     score_thr = None if args.no_vis else args.score_thr
     skipped = infer(inferencer, task, sources, out_dir, score_thr, job_of(cfg, args, sources))

@@ -12,6 +12,7 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 from ..errors import UserError
+from ..inference import UNFINISHED_FILE, results_path
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Step:
         return ' '.join(['xcit-mm', *self.command])
 
     def is_done(self) -> bool:
-        """Whether the result exists and is not older than its source."""
-        if not self.result.exists():
+        """Whether the result exists, is finished, and is not older than its source."""
+        if not self.result.exists() or (self.result.parent / UNFINISHED_FILE).exists():
             return False
         return self.source is None or self.result.stat().st_mtime >= self.source.stat().st_mtime
 
@@ -117,7 +118,8 @@ def steps(
     predictions = work_dir / 'predictions'
     infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']
-    yield Step(f'run inference with the {job.name}', ['infer', *infer], predictions, checkpoint)
+    results = results_path(cfg.default_scope, predictions)
+    yield Step(f'run inference with the {job.name}', ['infer', *infer], results, checkpoint)
 
 
 def shorten(cfg: Config, iterations: int) -> list[str]:

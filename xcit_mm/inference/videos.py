@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from .inputs import Source
 
-# Of cameras that do not tell.
+# Of cameras and files that do not tell.
 DEFAULT_FPS = 25.0
 
 
@@ -36,7 +36,7 @@ def open_video(source: Source) -> Video | None:
     """Open a file or a camera; None if that is impossible."""
     if isinstance(source, Path):
         reader = mmcv.VideoReader(str(source))
-        video = Video(iter(reader), reader.frame_cnt, reader.fps, reader.resolution)
+        video = Video(iter(reader), reader.frame_cnt, reader.fps or DEFAULT_FPS, reader.resolution)
         return video if reader.opened else None
     camera = cv2.VideoCapture(source)
     if not camera.isOpened():

@@ -75,7 +75,9 @@ def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
 
 def tiny(**options):
     torch.manual_seed(0)
-    return randomise(XCiT(TINY['2 layers'], out_indices=(0, 1), drop_path_rate=0.0, **options))
+    return randomise(
+        XCiT(TINY['2 layers'], out_indices=(0, 1), strides=(4, 8), drop_path_rate=0.0, **options)
+    )
 
 
 def step(model, images, autocast=False):

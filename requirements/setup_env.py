@@ -321,7 +321,7 @@ def install_project() -> str:
 
 
 def check() -> str:
-    run(venv_python(), '-m', 'xcit_mm')
+    run(venv_python(), '-m', 'xcit_mm_cli', 'doctor')
     return 'detection and segmentation can run'
 
 

@@ -70,12 +70,13 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
     if problem:
         return _fail(problem)
     try:
-        command = importlib.import_module(f'xcit_mm.cli.{name}')
-    except ModuleNotFoundError as error:
+        # The doctor runs where xcit_mm cannot be imported.
+        package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
+        return importlib.import_module(f'{package}.{name}').main(argv)
+    except ImportError as error:
         if error.name is None or error.name.startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
-    return command.main(argv)
 
 
 def _fail(message: str) -> int:

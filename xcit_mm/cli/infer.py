@@ -62,7 +62,7 @@ def read_image(path: Path) -> np.ndarray | None:
         return None
 
 
-def build_inferencer(cfg: Config, task: str, checkpoint: str, device: str | None) -> Any:
+def build_inferencer(cfg: Config, task: str, checkpoint: str | None, device: str | None) -> Any:
     """Mmdet's or mmseg's own inferencer."""
     if task == 'mmdet':
         from mmdet.apis import DetInferencer
@@ -99,7 +99,7 @@ def infer(
                 skipped[path] = 'cannot be read'
                 continue
             try:
-                (sample,) = _predict(inferencer, task, image)
+                (sample,) = predict(inferencer, task, image)
                 if score_thr is not None:
                     picture = out_dir / 'vis' / f'{names[path]}.png'
                     _draw(inferencer.visualizer, task, image, sample, score_thr, picture)
@@ -143,7 +143,8 @@ def results_path(task: str, out_dir: Path) -> Path:
     return out_dir / ('predictions.json' if task == 'mmdet' else 'labels')
 
 
-def _predict(inferencer: Any, task: str, image: np.ndarray) -> list[Any]:
+def predict(inferencer: Any, task: str, image: np.ndarray) -> list[Any]:
+    """The predictions for one image."""
     if task == 'mmdet':
         outputs = inferencer(image, return_datasamples=True, no_save_vis=True, out_dir='')
         return outputs['predictions']

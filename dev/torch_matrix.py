@@ -32,7 +32,6 @@ SHORT = (
 def parts() -> dict[str, list[str]]:
     """What is run in each environment, by the title of its column."""
     run = {
-        'doctor': ['python -m xcit_mm'],
         'operators': ['python -m pytest -q tests/compat/test_mmcv_ops.py'],
         'parity': ['python -m pytest -q tests/models/test_golden.py',
                    'python -m pytest -q tests/models/test_timm_parity.py -k n12'],

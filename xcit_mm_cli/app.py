@@ -74,7 +74,9 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
         package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
         return importlib.import_module(f'{package}.{name}').main(argv)
     except ImportError as error:
-        if error.name is None or error.name.startswith('xcit_mm'):
+        # A package that says itself that another one is missing gives no name.
+        missing = error.name or isinstance(error, ModuleNotFoundError)
+        if not missing or (error.name or '').startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
 

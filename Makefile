@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Where mmcv's operators come from: auto, compiled or torchvision.
 OPS ?= auto
 
-.PHONY: help setup test test-long soak lint demo benchmark gallery clean
+.PHONY: help setup test test-long soak lint demo benchmark gallery wheel clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -32,6 +32,9 @@ gallery: setup  ## remake the pictures and numbers of docs/visualization.md with
 
 soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory must not change
 	$(BIN)/python -m dev.soak --minutes $(or $(MINUTES),30)
+
+wheel:  ## build dist/xcit_mm-VERSION-py3-none-any.whl, for an installation with pip alone
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

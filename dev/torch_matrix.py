@@ -2,7 +2,7 @@
 
 ``python -m dev.torch_matrix`` clones the last commit once per version of torch, runs ``make setup
 TORCH=... OPS=torchvision`` there, then the parts below, and prints the table of docs/install.md. An
-environment takes 5 GB or more and some minutes; it is removed at the end unless ``--keep`` is given.
+environment takes 5 GB or more and some minutes. It is removed at the end, unless with ``--keep``.
 """
 
 import argparse

@@ -34,6 +34,7 @@ soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory mus
 	$(BIN)/python -m dev.soak --minutes $(or $(MINUTES),30)
 
 wheel:  ## build dist/xcit_mm-VERSION-py3-none-any.whl, for an installation with pip alone
+	rm -rf build dist
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)

@@ -46,14 +46,16 @@ def nms_cases() -> Iterator[tuple[str, Case]]:
         for offset in () if name == 'ties' else (0, 1):
             for threshold in (0.3, 0.7):
 
-                def hard(b=boxes, s=scores, o=offset, t=threshold) -> Tensors:
+                def hard(
+                    b: Tensor = boxes, s: Tensor = scores, o: int = offset, t: float = threshold
+                ) -> Tensors:
                     dets, keep = nms(b, s, t, offset=o)
                     return {'dets': dets, 'keep': keep}
 
                 yield f'nms/{name}/{offset}/{threshold}', hard
         for method in ('naive', 'linear', 'gaussian'):
 
-            def soft(b=boxes, s=scores, m=method) -> Tensors:
+            def soft(b: Tensor = boxes, s: Tensor = scores, m: str = method) -> Tensors:
                 dets, keep = soft_nms(b, s, method=m, min_score=0.05)
                 return {'dets': dets, 'keep': keep}
 
@@ -61,7 +63,7 @@ def nms_cases() -> Iterator[tuple[str, Case]]:
         if len(boxes):
             for kind in ('soft_nms',) if name == 'ties' else ('nms', 'soft_nms'):
 
-                def batched(b=boxes, s=scores, k=kind) -> Tensors:
+                def batched(b: Tensor = boxes, s: Tensor = scores, k: str = kind) -> Tensors:
                     classes = torch.arange(len(b)) % 3
                     cfg = dict(type=k, iou_threshold=0.5)
                     dets, keep = batched_nms(b, s, classes, cfg)
@@ -91,7 +93,9 @@ def roi_align_cases() -> Iterator[tuple[str, Case]]:
             for aligned in (True, False):
                 for ratio in (0, 2):
 
-                    def case(r=rois, m=mode, a=aligned, s=ratio) -> Tensors:
+                    def case(
+                        r: Tensor = rois, m: str = mode, a: bool = aligned, s: int = ratio
+                    ) -> Tensors:
                         return with_gradients(
                             lambda input: roi_align(input, r, (3, 2), 0.25, s, m, a),
                             seed=5,
@@ -119,7 +123,7 @@ def deform_conv_cases() -> Iterator[tuple[str, Case]]:
         }
         mask = numbers(2, offset_groups * 9, height, width, seed=9).sigmoid()
 
-        def plain(x=inputs, g=geometry) -> Tensors:
+        def plain(x: Tensors = inputs, g: list[int] = geometry) -> Tensors:
             def run(input: Tensor, offset: Tensor, weight: Tensor) -> Tensor:
                 return deform_conv2d(input, offset, weight, *g)
 
@@ -127,7 +131,7 @@ def deform_conv_cases() -> Iterator[tuple[str, Case]]:
 
         yield f'deform_conv/{name}', plain
 
-        def frozen(x=inputs, g=geometry) -> Tensors:
+        def frozen(x: Tensors = inputs, g: list[int] = geometry) -> Tensors:
             def run(weight: Tensor) -> Tensor:
                 return deform_conv2d(x['input'], x['offset'], weight, *g)
 
@@ -136,7 +140,9 @@ def deform_conv_cases() -> Iterator[tuple[str, Case]]:
         yield f'deform_conv_weight_only/{name}', frozen
         for bias in ({'bias': numbers(6, seed=11)}, {}):
 
-            def modulated(x=inputs, m=mask, b=bias, g=geometry) -> Tensors:
+            def modulated(
+                x: Tensors = inputs, m: Tensor = mask, b: Tensors = bias, g: list[int] = geometry
+            ) -> Tensors:
                 def run(**tensors: Tensor) -> Tensor:
                     names = ('input', 'offset', 'mask', 'weight', 'bias')
                     return modulated_deform_conv2d(*(tensors.get(name) for name in names), *g)
@@ -161,7 +167,7 @@ def main() -> int:
         for name, case in all_cases().items()
         for key, value in case().items()
     }
-    np.savez_compressed(FILE, **arrays)
+    np.savez_compressed(FILE, **arrays)  # type: ignore[arg-type]
     print(f'{FILE}: {len(all_cases())} cases, {FILE.stat().st_size / 1e3:.0f} kB')
     return 0
 

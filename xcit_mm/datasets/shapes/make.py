@@ -160,7 +160,8 @@ def _annotation(shape: Shape) -> dict[str, Any]:
         return {**annotation, 'segmentation': _run_lengths(shape.mask), 'area': area}
     polygons = _polygons(shape.mask)
     # The area of what was written: as in COCO, polygons have no holes.
-    area = sum(cv2.contourArea(np.float32(polygon).reshape(-1, 2)) for polygon in polygons)
+    outlines = (np.array(polygon, np.float32).reshape(-1, 2) for polygon in polygons)
+    area = sum(map(cv2.contourArea, outlines))
     return {**annotation, 'segmentation': polygons, 'area': round(area, 2)}
 
 

@@ -69,11 +69,11 @@ setup(
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli']),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
-    # torch 2.5 is the first whose torch.load has the allow-list for safe weights-only loading. The
-    # newest that was tried is in the table of docs/install.md, made by dev/torch_matrix.py.
+    # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of
+    # docs/install.md, made by dev/torch_matrix.py, shows the newest that was tried.
     # mmengine imports pkg_resources, which setuptools 81 removed.
     install_requires=[
-        'torch>=2.5,<2.15',
+        'torch>=2.6,<2.15',
         'mmengine>=0.10.4,<1.0',
         'setuptools<81',
         'numpy',

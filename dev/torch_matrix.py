@@ -19,7 +19,7 @@ from xcit_mm.tables import format_table
 
 ROOT = Path(__file__).parents[1]
 # The oldest that setup.py allows, the pinned one, and the newest with a torchvision.
-VERSIONS = ('2.5.1', '2.13.0', '2.14.1')
+VERSIONS = ('2.6.0', '2.13.0', '2.14.1')
 SHAPES = {
     'detection': ('detection/mask_rcnn_xcit_n12_8_shapes.py', 'bbox segm'),
     'segmentation': ('segmentation/sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),
@@ -77,7 +77,7 @@ def _run(commands: list[str], clone: Path, log: Path) -> str:
             begin = file.tell()
             status = subprocess.run(words, cwd=clone, stdout=file, stderr=subprocess.STDOUT)
         if status.returncode:
-            return f'failed: {command}'
+            return f'failed: {" ".join(words[1:3])}'
         output = log.read_bytes()[begin:].decode(errors='replace')
         passed += sum(int(count) for count in re.findall(r'^(\d+) passed', output, re.M))
     tests = f'{passed} tests, ' if passed else ''

@@ -3,7 +3,8 @@ BIN := .venv/bin
 # Where mmcv's operators come from: auto, compiled or torchvision.
 OPS ?= auto
 
-.PHONY: help setup test test-long test-cuda soak other-models lint demo benchmark gallery clean
+.PHONY: help setup test test-long test-cuda soak other-models lint demo benchmark gallery wheel
+.PHONY: clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -39,6 +40,10 @@ soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory mus
 
 other-models: setup  ## try the backbone in 27 models of mmdet and mmseg, 2 minutes
 	$(BIN)/python -m dev.other_models
+
+wheel:  ## build dist/xcit_mm-VERSION-py3-none-any.whl, for an installation with pip alone
+	rm -rf build dist
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove .venv/ and everything that was built (not work_dirs/, not data/)
 	rm -rf .venv .setup.log build dist *.egg-info xcit_mm/.mim .mypy_cache .ruff_cache .pytest_cache

@@ -48,8 +48,7 @@ EXTRAS = {
     # Without mmcv: on today's torch pip would compile it for minutes, unasked, or fail.
     # mmdet imports six, mmseg imports ftfy and regex, and neither declares them.
     'det': ['mmdet>=3.3,<3.4', 'six'],
-    # The drawn data set, which has both layouts, takes COCO's own areas from pycocotools.
-    'seg': ['mmsegmentation>=1.2,<1.3', 'ftfy', 'regex', 'pycocotools'],
+    'seg': ['mmsegmentation>=1.2,<1.3', 'ftfy', 'regex'],
     'timm': ['timm>=1.0'],
     'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
 }
@@ -70,10 +69,11 @@ setup(
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli']),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
-    # mmengine imports pkg_resources, which setuptools 81 removed. torch.load has had the allow-list
-    # for safe weights-only loading since 2.5.
+    # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of
+    # docs/install.md, made by dev/torch_matrix.py, shows the newest that was tried.
+    # mmengine imports pkg_resources, which setuptools 81 removed.
     install_requires=[
-        'torch>=2.5',
+        'torch>=2.6,<2.15',
         'mmengine>=0.10.4,<1.0',
         'setuptools<81',
         'numpy',

@@ -1,11 +1,12 @@
-"""Old and new PyTorch: set up throw-away environments, and run a short suite in each.
+"""Old and new PyTorch: sets up throw-away environments, and runs a short suite in each.
 
-``python -m dev.torch_matrix`` clones this repository once per version of torch, runs ``make setup
-TORCH=... OPS=torchvision`` there, then the parts below, and prints a table. An environment takes
-5 GB or more and some minutes; it is removed at the end unless ``--keep`` is given.
+``python -m dev.torch_matrix`` clones the last commit once per version of torch, runs ``make setup
+TORCH=... OPS=torchvision`` there, then the parts below, and prints the table of docs/install.md. An
+environment takes 5 GB or more and some minutes. It is removed at the end, unless with ``--keep``.
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xcit_mm.tables import markdown
+from xcit_mm.tables import format_table
 
 ROOT = Path(__file__).parents[1]
 # The oldest that setup.py allows, the pinned one, and the newest with a torchvision.
-VERSIONS = ('2.5.1', '2.13.0', '2.14.1')
+VERSIONS = ('2.6.0', '2.13.0', '2.14.1')
 SHAPES = {
     'detection': ('detection/mask_rcnn_xcit_n12_8_shapes.py', 'bbox segm'),
     'segmentation': ('segmentation/sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),
@@ -32,7 +33,6 @@ SHORT = (
 def parts() -> dict[str, list[str]]:
     """What is run in each environment, by the title of its column."""
     run = {
-        'doctor': ['python -m xcit_mm'],
         'operators': ['python -m pytest -q tests/compat/test_mmcv_ops.py'],
         'parity': ['python -m pytest -q tests/models/test_golden.py',
                    'python -m pytest -q tests/models/test_timm_parity.py -k n12'],
@@ -52,8 +52,9 @@ def examine(torch: str, folder: Path) -> dict[str, str]:
     clone, log = folder / torch, folder / f'{torch}.log'
     shutil.rmtree(clone, ignore_errors=True)
     subprocess.run(['git', 'clone', '--quiet', str(ROOT), str(clone)], check=True)
-    row = {'torch': torch, 'torchvision': '-'}
+    row = {'torch': torch, **dict.fromkeys(('torchvision', 'set-up', *parts()), '-')}
     row['set-up'] = _run([f'make setup TORCH={torch} OPS=torchvision'], clone, log)
+    print(f'{torch}: set-up: {row["set-up"]}', flush=True)
     if row['set-up'].startswith('failed'):
         return row
     code = 'from importlib.metadata import version as v; print(v("torchvision"))'
@@ -66,17 +67,21 @@ def examine(torch: str, folder: Path) -> dict[str, str]:
 
 
 def _run(commands: list[str], clone: Path, log: Path) -> str:
-    """Run commands one after the other; what the table says of them."""
-    start = time.monotonic()
+    """Run commands one after the other; returns what the table says about them."""
+    start, passed = time.monotonic(), 0
     for command in commands:
         words = command.replace('python ', f'{clone}/.venv/bin/python ', 1).split()
         with log.open('a', encoding='utf-8') as file:
             file.write(f'\n$ {command}\n')
             file.flush()
+            begin = file.tell()
             status = subprocess.run(words, cwd=clone, stdout=file, stderr=subprocess.STDOUT)
         if status.returncode:
-            return f'failed: {command}'
-    return f'{time.monotonic() - start:.0f} s'
+            return f'failed: {" ".join(words[1:3])}'
+        output = log.read_bytes()[begin:].decode(errors='replace')
+        passed += sum(int(count) for count in re.findall(r'^(\d+) passed', output, re.M))
+    tests = f'{passed} tests, ' if passed else ''
+    return f'{tests}{time.monotonic() - start:.0f} s'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(examine(torch, folder))
         if not args.keep:
             shutil.rmtree(folder / torch)
-    print(f'Logs: {folder}\n\n{markdown(rows)}')
+    print(f'Logs: {folder}\n\n{format_table(rows, "markdown")}')
     return int(any('failed' in cell for row in rows for cell in row.values()))
 
 

@@ -244,8 +244,8 @@ def build_mmcv() -> Path:
         env['CFLAGS'] = precompile_header(compiler, build, standard)
     source = unpack_mmcv(build, standard)
     options = ('--no-build-isolation', '--no-deps', '--no-cache-dir', '--verbose')
-    command = [venv_python(), '-m', 'pip', 'wheel', *options, '--wheel-dir', build, source]
-    run(*command, env=env)
+    pip_wheel = (venv_python(), '-m', 'pip', 'wheel', *options)
+    run(*pip_wheel, '--wheel-dir', build, source, env=env)
     built = next(build.glob('mmcv-*.whl'))
     cached = wheel_cache() / built.name
     cached.parent.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,7 @@ def install_project() -> str:
 
 
 def check() -> str:
-    run(venv_python(), '-m', 'xcit_mm')
+    run(venv_python(), '-m', 'xcit_mm_cli', 'doctor')
     return 'detection and segmentation can run'
 
 

@@ -484,3 +484,13 @@ def test_the_table_of_subpackages_repeats_their_docstrings():
     del rooms['.']
     rows = table('CONTRIBUTING.md', '| subpackage of `xcit_mm` |')
     assert {room.strip('`'): job for room, job in rows} == rooms
+
+
+def test_range_of_torch_is_the_one_that_was_tried():
+    tried = [row[0] for row in table('docs/install.md', '| torch | torchvision |')]
+    assert tried == list(runpy.run_path(str(ROOT / 'dev/torch_matrix.py'))['VERSIONS'])
+    oldest, end = re.search(r"'torch>=2\.(\d+),<2\.(\d+)'", read('setup.py')).groups()
+    assert tried[0].startswith(f'2.{oldest}.') and tried[-1].startswith(f'2.{int(end) - 1}.')
+    page = 'docs/install.md'
+    allowed = stated(page, r'`setup.py` allows torch 2\.(\d+) to 2\.(\d+)')
+    assert allowed == (int(oldest), int(end) - 1)

@@ -5,27 +5,28 @@ what today's PyTorch needs (:mod:`.compat`). It changes nothing else. In a confi
 ``custom_imports = dict(imports=['xcit_mm'])`` is all it takes.
 """
 
-import warnings
 from importlib.util import find_spec
 
 from .version import __version__
 
 __all__ = ['__version__']
 
-MISSING = [name for name in ('torch', 'mmengine', 'mmcv') if find_spec(name) is None]
 
-if MISSING:
-    # There is nothing to register, but `python -m xcit_mm` must run, to say so.
-    warnings.warn(
-        f'xcit_mm cannot be used: {", ".join(MISSING)} not installed. "xcit-mm doctor" says how to '
-        'fix it; for mmcv, "pip install mmcv-lite==2.1.0" or a compiled mmcv 2.1.',
-        stacklevel=2,
-    )
-else:
-    from . import compat
+def _require(name: str, cure: str) -> None:
+    if find_spec(name) is None:
+        message = f'xcit_mm needs {name}, which is not installed. To fix: pip install {cure}'
+        raise ModuleNotFoundError(message, name=name)
 
-    # Before our models, which import mmcv's layers and with them its operators.
-    compat.apply_early()
-    from . import engine, models, weights  # noqa: F401
 
-    weights.register()
+_require('torch', 'torch')
+_require('mmengine', 'mmengine')
+# No requirement asks for mmcv, because pip would compile it.
+_require('mmcv', 'mmcv-lite==2.1.0')
+
+from . import compat  # noqa: E402
+
+# Before our models, which import mmcv's layers and with them its operators.
+compat.apply_early()
+from . import engine, models, weights  # noqa: E402, F401
+
+weights.register()

@@ -108,15 +108,18 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
     if problem:
         return _fail(problem)
     try:
-        command = importlib.import_module(f'xcit_mm.cli.{name}')
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith('xcit_mm'):
+        # The doctor runs where xcit_mm cannot be imported.
+        package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
+        return importlib.import_module(f'{package}.{name}').main(args)
+    except ImportError as error:
+        # A package that says itself that another one is missing gives no name.
+        missing = error.name or isinstance(error, ModuleNotFoundError)
+        if not missing or (error.name or '').startswith('xcit_mm'):
             raise
         return _fail(f'{error}. "xcit-mm doctor" says what is missing and how to install it.')
     except KeyboardInterrupt:
         print('\nInterrupted.', file=sys.stderr)
         return INTERRUPTED
-    return command.main(args)
 
 
 def _fail(message: str) -> int:

@@ -22,7 +22,8 @@ HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', '
 
 def test_every_command_has_a_module_and_every_tool_has_a_command():
     modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
-    assert modules - {'__init__', 'common'} == set(COMMANDS)
+    # The doctor is not among them: it runs where this package cannot be imported.
+    assert modules - {'__init__', 'common'} == set(COMMANDS) - {'doctor'}
     called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
     assert set(COMMANDS) - called == {'shapes', 'doctor'} and called < set(COMMANDS)
 
@@ -48,7 +49,8 @@ def test_every_command_has_help(name, capsys):
 
 
 def command(name):
-    return importlib.import_module(f'xcit_mm.cli.{name}').main
+    package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
+    return importlib.import_module(f'{package}.{name}').main
 
 
 # Runs a script and then prints which heavy packages it imported.

@@ -42,13 +42,14 @@ def start(name, images, folder):
     )  # fmt: skip
 
 
-def growth(process, pictures, first):
+def growth(process, pictures, first, count):
     """Growth of peak memory after ``first`` images, relative to the peak of their second half."""
     marks, peak = [first // 2, first], 0.0
     try:
         while process.poll() is None:
             done = len(list(pictures.glob('*.png')))
-            latest = status('VmHWM', process.pid)
+            if done < count:  # at exit, CUDA's libraries are read into memory once more
+                latest = status('VmHWM', process.pid)
             if marks and done >= marks[0]:
                 del marks[0]
                 peak = latest
@@ -66,7 +67,7 @@ def infer_many(folder, count, first):
     processes = [start(name, images, folder) for name in CONFIGS]
     with ThreadPoolExecutor() as pool:
         pictures = [folder / name / 'vis' for name in CONFIGS]
-        grown = list(pool.map(growth, processes, pictures, [first] * 2))
+        grown = list(pool.map(growth, processes, pictures, [first] * 2, [count] * 2))
     predictions = json.loads((folder / 'detection' / 'predictions.json').read_text())
     assert len(predictions['images']) == count <= len(predictions['annotations'])
     assert len(list((folder / 'segmentation' / 'labels').glob('*.png'))) == count

@@ -3,7 +3,7 @@
 from .inputs import find_images, find_sources, is_video, left_out, read_image, result_names
 from .journal import FILE as UNFINISHED_FILE
 from .predictions import results_path
-from .run import build_inferencer, infer
+from .run import build_inferencer, infer, predict
 
 __all__ = [
     'UNFINISHED_FILE',
@@ -13,6 +13,7 @@ __all__ = [
     'infer',
     'is_video',
     'left_out',
+    'predict',
     'read_image',
     'result_names',
     'results_path',

@@ -21,14 +21,18 @@ from .videos import open_video, video_writer
 
 
 def build_inferencer(
-    cfg: Config, task: str, checkpoint: str, device: str | None, allow_partial: bool = False
+    cfg: Config,
+    task: str,
+    checkpoint: str | None,
+    device: str | None,
+    allow_partial: bool = False,
 ) -> Any:
     """Mmdet's or mmseg's own inferencer.
 
     Args:
         cfg (Config): The config.
         task (str): ``mmdet`` or ``mmseg``.
-        checkpoint (str): Where the weights are.
+        checkpoint (str, optional): Where the weights are; None for random ones, which are partial.
         device (str, optional): Where it runs; None for CUDA if there is one.
         allow_partial (bool): Whether to use a checkpoint that leaves parameters unset. Defaults to
             False.
@@ -48,6 +52,22 @@ def build_inferencer(
     inferencer = CompleteInferencer(cfg, checkpoint, device=device)
     inferencer.show_progress = False
     return inferencer
+
+
+def predict(inferencer: Any, task: str, image: np.ndarray) -> Any:
+    """The predictions for one image, a data sample.
+
+    Args:
+        inferencer: What :func:`build_inferencer` returned.
+        task (str): ``mmdet`` or ``mmseg``.
+        image (np.ndarray): BGR.
+    """
+    if task == 'mmdet':
+        options = dict(return_datasamples=True, no_save_vis=True, out_dir='')
+        (sample,) = inferencer(image, **options)['predictions']
+        return sample
+    sample = inferencer(image, return_datasamples=True)
+    return sample[0] if isinstance(sample, list) else sample
 
 
 def infer(
@@ -145,12 +165,7 @@ class Predictor:
 
     def _predict(self, image: np.ndarray) -> Any:
         try:
-            if self.task == 'mmdet':
-                options = dict(return_datasamples=True, no_save_vis=True, out_dir='')
-                (sample,) = self.inferencer(image, **options)['predictions']
-                return sample
-            sample = self.inferencer(image, return_datasamples=True)
-            return sample[0] if isinstance(sample, list) else sample
+            return predict(self.inferencer, self.task, image)
         except (MemoryError, RuntimeError, ValueError, cv2.error) as error:
             size = f'{image.shape[1]}x{image.shape[0]} pixels'
             if is_out_of_memory(error):

@@ -33,10 +33,12 @@ def ms_deform_attn_backward(
     im2col_step: int,
 ) -> None:
     """The gradients of :func:`ms_deform_attn_forward`, which are filled."""
-    inputs = [x.detach().requires_grad_() for x in (value, sampling_locations, attention_weights)]
+    inputs = value, locations, weights = [
+        x.detach().requires_grad_() for x in (value, sampling_locations, attention_weights)
+    ]
     with torch.enable_grad():
         output = ms_deform_attn_forward(
-            inputs[0], spatial_shapes, level_start_index, inputs[1], inputs[2], im2col_step
+            value, spatial_shapes, level_start_index, locations, weights, im2col_step
         )
     grads = torch.autograd.grad(output, inputs, grad_output)
     for target, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), grads, strict=True):

@@ -13,7 +13,6 @@ from typing import Any
 import cv2
 import numpy as np
 from filelock import FileLock
-from pycocotools import mask as coco_mask
 from rich.progress import Progress
 
 from .draw import CLASSES, Scene, Shape, draw_scene
@@ -153,15 +152,15 @@ def _annotation(shape: Shape) -> dict[str, Any]:
     rows, columns = np.nonzero(shape.mask)
     x, y = int(columns.min()), int(rows.min())
     box = [x, y, int(columns.max()) - x + 1, int(rows.max()) - y + 1]
-    segmentation = _run_lengths(shape.mask) if shape.is_crowd else _polygons(shape.mask)
-    annotation = {
-        'category_id': shape.label + 1,
-        'bbox': box,
-        'iscrowd': int(shape.is_crowd),
-        'segmentation': segmentation,
-    }
+    annotation = {'category_id': shape.label + 1, 'bbox': box, 'iscrowd': int(shape.is_crowd)}
+    if shape.is_crowd:
+        area = float(shape.mask.sum())
+        return {**annotation, 'segmentation': _run_lengths(shape.mask), 'area': area}
+    polygons = _polygons(shape.mask)
     # The area of what was written: as in COCO, polygons have no holes.
-    return {**annotation, 'area': int(decode(annotation, *shape.mask.shape).sum())}
+    outlines = (np.array(polygon, np.float32).reshape(-1, 2) for polygon in polygons)
+    area = sum(map(cv2.contourArea, outlines))
+    return {**annotation, 'segmentation': polygons, 'area': round(area, 2)}
 
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:
@@ -198,12 +197,3 @@ def _labels(scene: Scene) -> np.ndarray:
     edges = cv2.morphologyEx(labels, cv2.MORPH_GRADIENT, np.ones((2, 2), np.uint8))
     labels[edges > 0] = 0
     return labels
-
-
-def decode(annotation: dict[str, Any], height: int, width: int) -> np.ndarray:
-    """The mask of an annotation, decoded by COCO's own tools."""
-    segmentation = annotation['segmentation']
-    if isinstance(segmentation, list):
-        parts = coco_mask.frPyObjects(segmentation, height, width)
-        return coco_mask.decode(coco_mask.merge(parts)).astype(bool)
-    return coco_mask.decode(coco_mask.frPyObjects(segmentation, height, width)).astype(bool)

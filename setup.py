@@ -73,7 +73,7 @@ setup(
     # docs/install.md, made by dev/torch_matrix.py, shows the newest that was tried.
     # mmengine imports pkg_resources, which setuptools 81 removed.
     install_requires=[
-        'torch>=2.6,<2.15',
+        'torch>=2.6,<2.16',
         'mmengine>=0.10.4,<1.0',
         'setuptools<81',
         'numpy',

@@ -18,8 +18,8 @@ from pathlib import Path
 from xcit_mm.tables import format_table
 
 ROOT = Path(__file__).parents[1]
-# The oldest that setup.py allows, the pinned one, and the newest with a torchvision.
-VERSIONS = ('2.6.0', '2.13.0', '2.14.1')
+# The oldest that setup.py allows, the pinned one, and the newest ones.
+VERSIONS = ('2.6.0', '2.13.0', '2.14.1', '2.15.0')
 SHAPES = {
     'detection': ('detection/mask_rcnn_xcit_n12_8_shapes.py', 'bbox segm'),
     'segmentation': ('segmentation/sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),

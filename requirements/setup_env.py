@@ -50,7 +50,8 @@ ADVICE = (
      'on Debian and Ubuntu, "dnf install python3-devel" on Fedora.'),
     (r'ensurepip is not available|No module named (venv|ensurepip)', 'Install venv: '
      '"apt-get install python3-venv" on Debian and Ubuntu.'),
-    (r'No space left on device', 'Free some disk space: the environment takes about 3 GB.'),
+    (r'No space left on device', 'Free some disk space: the environment takes '
+     '3 GB, or 6 GB with the libraries of CUDA.'),
     (r'Killed signal|Cannot allocate memory|cc1plus: out of memory', 'Free some memory, or '
      'compile one file at a time: "MAX_JOBS=1 make setup".'),
     (r'No matching distribution found|Could not find a version|Temporary failure|'

@@ -6,13 +6,15 @@ import io
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import mmcv
 import numpy as np
 import torch
 from mmengine.logging import MMLogger
+from torch import nn
 
+from xcit_mm.models.layers import XCiTLayer
 from xcit_mm.models.trunk import XCiTTrunk
 from xcit_mm.visualization.images import Preprocess
 from xcit_mm.visualization.magnitude import QueryKeyMagnitude
@@ -86,7 +88,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
     """The same network with new random weights."""
     twin = copy.deepcopy(backbone)
     twin.init_cfg = None
-    parts: list[Any] = [twin, *twin.layers]
+    layers = cast(list[XCiTLayer], list(twin.layers))
     # mmengine logs lines for each parameter that it initialises. logging.disable() does not reach
     # its logger once that has logged something.
     logger = MMLogger.get_current_instance()
@@ -98,9 +100,12 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
             for module in twin.modules():
                 if hasattr(module, 'reset_parameters'):
                     module.reset_parameters()
-            for part in parts:
-                part._is_init = False
-                part.init_weights()
+            twin._is_init = False
+            twin.init_weights()
+            for layer in layers:
+                nn.init.ones_(layer.xca.temperature)
+                for gamma in (layer.gamma1, layer.gamma2, layer.gamma3):
+                    nn.init.constant_(gamma, twin.layer_scale_init)
     finally:
         logger.setLevel(level)
     return twin

@@ -54,6 +54,10 @@ settings.register_profile('long', deadline=None, derandomize=False, print_blob=T
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))
 
 
+# How checkpoints are read before a command, in a test or in a fixture, opts in to the strict reader.
+SCHEMES = dict(CheckpointLoader._schemes)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
@@ -64,7 +68,7 @@ def separate_runs():
     """Let a test that runs commands leave nothing behind: they read checkpoints strictly."""
     forget_runs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes))
+        patch.setattr(CheckpointLoader, '_schemes', dict(SCHEMES))
         yield
 
 

@@ -49,7 +49,7 @@ def drawn(path):
 def test_an_image_that_does_not_fit_in_memory_is_skipped(run, image, tmp_path, capsys):
     small, large = tmp_path / 'small.png', tmp_path / 'large.png'
     cv2.imwrite(str(small), image)
-    cv2.imwrite(str(large), cv2.resize(image, (2000, 2000)))
+    cv2.imwrite(str(large), cv2.resize(image, (6000, 6000)))
     # What is allocated once is there before memory is limited.
     assert run(small, '--pictures', 'magnitude') == 0
     capsys.readouterr()

@@ -148,6 +148,7 @@ def test_command_line(tmp_path, capsys):
     arguments = [str(tmp_path / 'd'), '--train', '2', '--val', '1', '--size', '64']
     assert main(arguments) == 0 and f'{tmp_path}/d/coco' in capsys.readouterr().out
     assert main(arguments) == 2 and '--force' in capsys.readouterr().err
-    assert main([*arguments, '--force', '--seed', '-1']) == 2
-    assert 'seed at least 0' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='2'):
+        main([*arguments, '--force', '--seed', '-1'])
+    assert 'must be a whole number from 0' in capsys.readouterr().err
     assert main([*arguments, '--force']) == 0

@@ -107,7 +107,9 @@ def test_objects_of_coco(run):
         np.testing.assert_array_equal(image, bgr[..., ::-1])
         own = [a for a in content['annotations'] if a['image_id'] == info['id']]
         assert {i + 1 for i, on in enumerate(labels) if on} == {a['category_id'] for a in own}
-        assert max(a['area'] for a in own) <= mask.sum() <= sum(a['area'] for a in own)
+        areas = [a['area'] for a in own]
+        # Outlines run through the middle of pixels, half of which count.
+        assert 0.9 * max(areas) <= mask.sum() <= 1.1 * sum(areas)
 
 
 def test_the_command_prints_and_checks_the_margin(run, capsys):

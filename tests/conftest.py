@@ -54,7 +54,7 @@ settings.register_profile('long', deadline=None, derandomize=False, print_blob=T
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))
 
 
-# How checkpoints are read before a command, in a test or in a fixture, opts in to the strict reader.
+# How checkpoints are read before a command, in a test or a fixture, opts in to the strict reader.
 SCHEMES = dict(CheckpointLoader._schemes)
 
 

@@ -23,7 +23,7 @@ from xcit_mm.weights.formats import RULES
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob('*.md')), *sorted((ROOT / 'docs').glob('*.md'))]
 NUMBERS = dict(one=1, two=2, three=3, four=4, five=5, six=6, seven=7, eight=8, nine=9, ten=10)
-NUMBERS['twice'] = 2
+NUMBERS['once'] = 1
 NUMBER = r'(?:\d+|' + '|'.join(NUMBERS) + ')'
 
 each_page = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)

@@ -60,8 +60,8 @@ def test_doctor_finds_no_problem_here(tmp_path):
     'lacking, name, cure',
     [
         (['numpy'], 'numpy', 'pip install "numpy"'),
-        (['torch'], 'torch', 'pip install "torch'),
-        (['addict'], 'mmengine', 'pip install addict'),
+        pytest.param(['torch'], 'torch', 'pip install "torch', marks=pytest.mark.long),
+        pytest.param(['addict'], 'mmengine', 'pip install addict', marks=pytest.mark.long),
         (['mmcv', 'mmcv_lite'], 'mmcv', 'pip install mmcv-lite==2.1.0'),
     ],
 )
@@ -77,10 +77,11 @@ def test_doctor_blames_only_what_both_tasks_lack(tmp_path, lacking, name, cure):
     'lacking, names, verdict',
     [
         (DETECTION, ['pycocotools', 'six', 'mmdet'], 'Segmentation can run. Detection cannot.'),
-        (
+        pytest.param(
             ['terminaltables', *SEGMENTATION],
             ['ftfy', 'regex', 'mmsegmentation', 'detection'],
             'Neither detection nor segmentation can run.',
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -83,14 +83,16 @@ def disturbed_run(work_dir, config, arguments, kills):
     assert not list(work_dir.glob('*' + UNFINISHED))
 
 
-FEW = [kill_while_writing, kill_while_training]
-SOME = [*FEW, kill_while_writing]
+FEW = [kill_while_writing]
+SOME = [*FEW, kill_while_training, kill_while_writing]
 MANY = [kill_while_training, *SOME, kill_while_starting] * 4 + SOME
 long = pytest.mark.long
 
 
 @pytest.mark.parametrize(
-    'kills, steps', [(FEW, 20), pytest.param(MANY, 120, marks=long)], ids=['2', str(len(MANY))]
+    'kills, steps',
+    [(FEW, 12), pytest.param(MANY, 120, marks=long)],
+    ids=[str(len(FEW)), str(len(MANY))],
 )
 def test_killed_runs_end_with_the_weights_of_an_undisturbed_run(kills, steps, small_data, tmp_path):
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)

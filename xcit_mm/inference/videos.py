@@ -63,7 +63,7 @@ def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], No
 
     Args:
         path (Path): The file.
-        video (Video): Whose size and speed it gets.
+        video (Video): Gives the size and the frame rate.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # OpenCV chooses the format by the ending.

@@ -59,5 +59,5 @@ def load_from_mmcls(filename: str, map_location: Any = None) -> dict:
 def _address(filename: str, known: dict[str, str]) -> str:
     name = filename.partition('://')[2]
     if name not in known:
-        raise UnknownWeightsError(f'mmengine knows no weights {filename!r}')
+        raise UnknownWeightsError(f'mmengine has no weights named {filename!r}')
     return known[name]

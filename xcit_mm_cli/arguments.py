@@ -130,7 +130,7 @@ def infer(parser: argparse.ArgumentParser) -> None:
         '--score-thr',
         type=_fraction,
         default=0.3,
-        help='draw only boxes with at least this score (default: 0.3)',
+        help='draw only boxes that score above this (default: 0.3)',
     )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')

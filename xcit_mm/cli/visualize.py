@@ -30,7 +30,7 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
 
     Args:
         checkpoint (str): As for ``load_subject``.
-        cfg (Config, optional): Likewise.
+        cfg (Config, optional): As for ``load_subject``.
         device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
     """
     check_checkpoint(checkpoint)

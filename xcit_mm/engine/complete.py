@@ -42,7 +42,7 @@ class LoadWatch:
         self.model: nn.Module = inner
         self.versions = {name: p._version for name, p in inner.named_parameters()}
         self.unexpected: list[str] = []
-        # mmengine calls it as torch does, with the names that had no place.
+        # mmengine calls it as torch does, with the names that the model lacks.
         self.handle = inner.register_load_state_dict_post_hook(
             lambda _, keys: self.unexpected.extend(keys.unexpected_keys)
         )
@@ -86,7 +86,7 @@ def _matters(name: str, modules: set[str]) -> bool:
 
 @HOOKS.register_module()
 class CompleteWeightsHook(Hook):
-    """Ends a test whose checkpoint leaves parameters unset or belongs to another model."""
+    """Stops a test if its checkpoint leaves parameters unset or belongs to another model."""
 
     watch: LoadWatch | None = None
 

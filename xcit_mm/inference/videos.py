@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from .inputs import Source
 
-# Of cameras and files that do not tell.
+# For cameras and files that do not state theirs.
 DEFAULT_FPS = 25.0
 
 

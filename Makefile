@@ -32,7 +32,7 @@ benchmark: setup  ## measure speed and memory against other backbones, 30 minute
 	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark) \
 		$(if $(DEVICE),--device $(DEVICE))
 
-gallery: setup  ## remake the pictures and numbers of docs/visualization.md with the model of make demo
+gallery: setup  ## regenerate the pictures and numbers of docs/visualization.md with the model of make demo
 	$(BIN)/python -m dev.gallery
 
 soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory must not change

@@ -155,8 +155,8 @@ def page() -> str:
     parts += [
         '## Pretrained backbones',
         'For `init_cfg=dict(type="Pretrained", checkpoint=...)` of the backbone, or for '
-        '`XCiTClassifier`. A size alone, such as `xcit://s12/8`, means the weights from which the '
-        'paper starts detectors and segmentors: `xcit://s12/8/384_dist`.',
+        '`XCiTClassifier`. A size alone, such as `xcit://s12/8`, means the weights that the '
+        'paper’s detectors and segmentors start from: `xcit://s12/8/384_dist`.',
         format_table(rows, 'markdown'),
     ]
     return '\n\n'.join(parts) + '\n'

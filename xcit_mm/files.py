@@ -60,7 +60,7 @@ def write_atomically(path: str | os.PathLike, content: bytes | str) -> None:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Raise if a file cannot be written, before the work whose result it will have.
+    """Raise if a file cannot be written, before the work that produces its content.
 
     Args:
         path (str or PathLike): The file, which is not changed; its folder is created.

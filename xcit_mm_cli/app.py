@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stderr)
         return 2
     close = difflib.get_close_matches(name, COMMANDS)
-    hint = f'Did you mean {" or ".join(close)}?' if close else f'There are {", ".join(COMMANDS)}.'
+    known = f'The commands are {", ".join(COMMANDS)}.'
+    hint = f'Did you mean {" or ".join(close)}?' if close else known
     return _fail(f'xcit-mm has no command {name!r}. {hint}')
 
 

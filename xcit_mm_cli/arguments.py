@@ -86,17 +86,18 @@ def test(parser: argparse.ArgumentParser) -> None:
         '--eval',
         nargs='+',
         metavar='METRIC',
-        help='what to measure instead of what the config says: bbox segm proposal proposal_fast '
-        'for detection, mIoU mDice mFscore for segmentation',
+        help="metrics to compute instead of the config's: bbox segm proposal proposal_fast for "
+        'detection, mIoU mDice mFscore for segmentation',
     )
     _run_arguments(parser)
     parser.add_argument(
-        '--out', help='predictions: a .pkl file for detection, a folder of PNGs for segmentation'
+        '--out',
+        help='write predictions: a .pkl file for detection, a folder of PNGs for segmentation',
     )
     parser.add_argument('--json', metavar='FILE', help='write the metrics to a JSON file')
     parser.add_argument('--force', action='store_true', help='overwrite --out and --json')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
-    parser.add_argument('--show-dir', help='a folder for pictures of the predictions')
+    parser.add_argument('--show-dir', help='write pictures of the predictions to this folder')
     parser.add_argument(
         '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
     )
@@ -107,7 +108,8 @@ def test(parser: argparse.ArgumentParser) -> None:
 def infer(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Detect or segment in images and videos. Writes pictures (vis/) and predictions: COCO JSON '
-        'for detection, label PNGs for segmentation. A video gives a video with predictions drawn. '
+        'for detection, label PNGs for segmentation. For a video, writes a video with the '
+        'predictions drawn in. '
         'If interrupted, rerun it to continue. Exit status 1 if an image was skipped.'
     )
     parser.add_argument(
@@ -128,7 +130,7 @@ def infer(parser: argparse.ArgumentParser) -> None:
         '--score-thr',
         type=_fraction,
         default=0.3,
-        help='lowest score of drawn boxes (default: 0.3)',
+        help='draw only boxes that score above this (default: 0.3)',
     )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')
@@ -208,7 +210,7 @@ def check(parser: argparse.ArgumentParser) -> None:
 
 def convert(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Convert XCiT weights of any published format to a safetensors file in this project's "
+        "Convert XCiT weights of any published format to a safetensors file with this project's "
         'names. This is only needed if you want a clean file: every published file loads as it is.'
     )
     parser.add_argument('input', help='a path, a web address, xcit://NAME or timm://NAME')
@@ -255,16 +257,25 @@ def shapes(parser: argparse.ArgumentParser) -> None:
         'The same arguments give the same bytes.'
     )
     parser.add_argument('folder', nargs='?', default='data/shapes', help='default: %(default)s')
-    parser.add_argument('--train', type=positive, default=400, help='images (default: %(default)s)')
-    parser.add_argument('--val', type=positive, default=100, help='images (default: %(default)s)')
-    parser.add_argument('--size', type=positive, default=128, help='pixels (default: %(default)s)')
+    parser.add_argument(
+        '--train', type=positive, default=400, help='training images (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--val', type=positive, default=100, help='validation images (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--size',
+        type=positive,
+        default=128,
+        help='height and width in pixels (default: %(default)s)',
+    )
     parser.add_argument('--seed', type=_seed, default=0, help='default: %(default)s')
     parser.add_argument(
         '--negatives',
         type=_fraction,
         default=0.0,
         metavar='PART',
-        help='fraction of images with dark shapes on light grounds (default: %(default)s)',
+        help='fraction of images with dark shapes on light backgrounds (default: %(default)s)',
     )
     parser.add_argument('--force', action='store_true', help='replace the folder if it exists')
 
@@ -347,7 +358,7 @@ def _allow_partial(parser: argparse.ArgumentParser) -> None:
         '--allow-partial',
         action='store_true',
         help='use a checkpoint that leaves parameters of the model at random values, or that has '
-        'parts which the model lacks',
+        'parts the model lacks',
     )
 
 

@@ -1,8 +1,8 @@
 """Checks the environment, and says what is missing and how to fix it.
 
 This file uses only the standard library, so that it runs where nothing else does. It looks at what
-is installed, then imports it, and last lets a small model of each task predict. Whatever depends on
-something broken is not tried, so that only the cause is named.
+is installed, imports it, and finally runs a small model of each task. It does not try what depends
+on something broken, so that only the cause is named.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def _works(check: Check) -> bool:
 def _python() -> Check:
     check = Check('python', tuple(TASKS), platform.python_version(), '>=3.10')
     if not _satisfies(check.found, check.supported):
-        check.problem, check.fix = 'too old', 'make an environment with a newer Python'
+        check.problem, check.fix = 'too old', 'create an environment with a newer Python'
     return check
 
 
@@ -248,7 +248,7 @@ def _find_operators() -> str:
 
 
 def _predict(task: str) -> str:
-    """Let a small model predict, as ``xcit-mm infer`` does."""
+    """Run a small model, as ``xcit-mm infer`` does."""
     import numpy as np
     from mmengine.hub import get_config
 
@@ -278,7 +278,7 @@ def _amx() -> list[Check]:
     if subprocess.run([sys.executable, '-c', code], capture_output=True).returncode >= 0:
         limit = os.environ.get('ONEDNN_MAX_CPU_ISA')
         return [Check('AMX', (), f'limited to {limit}' if limit else 'works')]
-    problem = 'bfloat16 crashes: the processor claims AMX and cannot run it'
+    problem = 'bfloat16 crashes: the processor claims to have AMX but cannot run it'
     fix = 'export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16'
     return [Check('AMX', (), 'broken', problem=problem, fix=fix)]
 

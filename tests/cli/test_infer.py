@@ -123,7 +123,7 @@ def test_a_video_gives_a_video_with_predictions_drawn(head, call, images, tmp_pa
     assert {path.name for path in (tmp_path / 'out').rglob('*.*')} == {'clip.mp4'}
     assert call(head, inputs=(clip,)) == 2 and 'clip.mp4 already' in capfd.readouterr().err
     assert call(head, '--no-vis', '--force', inputs=(clip,)) == 2
-    assert 'a video is all' in capfd.readouterr().err
+    assert 'leaves nothing to write' in capfd.readouterr().err
 
 
 def test_a_camera_that_is_not_there_is_skipped(call, capfd):
@@ -154,7 +154,7 @@ def test_what_a_folder_leaves_out_is_named(call, images, capfd):
     assert call('sem_fpn', '--no-vis') == 1
     printed = capfd.readouterr().out
     for name in ('clip.mp4', 'moving.GIF'):
-        assert f'left out, a kind that is not read from folders: {images / name}' in printed
+        assert f'left out, a file type that is not read from folders: {images / name}' in printed
     assert 'notes.txt' not in printed and '2 of 3 images' in printed
 
 

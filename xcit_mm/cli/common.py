@@ -31,7 +31,7 @@ from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import use_strict_reader
 
-# What classes raise that cannot be built with the arguments of a config.
+# What classes raise if they cannot be built with the arguments of a config.
 BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {

@@ -13,7 +13,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         numbers = run_demo(out_dir, args.seed, args.quick)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt('The same command continues where it stopped.') from None
+        raise KeyboardInterrupt('Rerun the same command to resume.') from None
     print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
     print(f'Page: {out_dir / "index.html"}')
     return 0

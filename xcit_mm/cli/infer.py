@@ -32,7 +32,7 @@ from .common import (
 
 
 def job_of(cfg: Config, args: argparse.Namespace, sources: Sequence[Source]) -> str:
-    """A hash of all that decides the results: another command does not continue this one."""
+    """A hash of everything that affects the results: only the same command continues."""
     weights = Path(args.checkpoint).expanduser()
     saved = weights.stat().st_mtime_ns if weights.is_file() else None
     settings = [args.checkpoint, saved, args.no_vis, args.score_thr, args.allow_partial]
@@ -50,7 +50,10 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
     """
     videos = [source for source in sources if is_video(source)]
     if videos and args.no_vis:
-        raise UserError(f'--no-vis: a video is all that {videos[0]} would give.')
+        raise UserError(
+            f'--no-vis leaves nothing to write for {videos[0]}: the result of a video is a video '
+            'with the predictions drawn in.'
+        )
     out_dir, names = results.parent, result_names(sources)
     outputs = [results, *(out_dir / 'vis' / f'{names[video]}.mp4' for video in videos)]
     existing = [path for path in outputs if path.exists()]
@@ -75,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
     results = results_path(task, out_dir)
     check_output(results, sources, args)
     for path in left_out(args.inputs):
-        print(f'left out, a kind that is not read from folders: {path}')
+        print(f'left out, a file type that is not read from folders: {path}')
     with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     score_thr = None if args.no_vis else args.score_thr

@@ -43,7 +43,7 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
         known = tuple(name for name in known if name != 'segm')
     unknown = [name for name in metrics if name not in known]
     if unknown:
-        raise UserError(f'--eval {" ".join(unknown)}: this model has {", ".join(known)}.')
+        raise UserError(f'--eval {" ".join(unknown)}: this model supports {", ".join(known)}.')
     evaluator = find_evaluator(cfg, evaluator_type, '--eval')
     evaluator[setting] = list(metrics)
     if 'proposal_fast' in metrics:

@@ -30,7 +30,7 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
 
     Args:
         checkpoint (str): As for ``load_subject``.
-        cfg (Config, optional): Likewise.
+        cfg (Config, optional): As for ``load_subject``.
         device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
     """
     check_checkpoint(checkpoint)
@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
     layers = choose_layers(depth, args.layers)
     files = plan_files(args, images, names)
     for path in left_out(args.inputs):
-        print(f'left out, a kind that is not read from folders: {path}')
+        print(f'left out, a file type that is not read from folders: {path}')
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:

@@ -30,5 +30,7 @@ def revert_sync_bn(cfg: Config) -> int:
     for node in reverted:
         node['type'] = 'BN'
     if reverted:
-        print_log(f'No CUDA: SyncBN became BN in {len(reverted)} places of the config', 'current')
+        print_log(
+            f'No CUDA: replaced SyncBN with BN in {len(reverted)} places in the config', 'current'
+        )
     return len(reverted)

@@ -22,7 +22,7 @@ LEARNED = ('weight', 'bias', 'running_mean', 'running_var')
 
 
 class IncompleteWeightsError(UserError, RuntimeError):
-    """A checkpoint that leaves parameters unset, or that has parts which the model lacks."""
+    """A checkpoint that leaves parameters unset, or that has parts the model lacks."""
 
 
 class LoadWatch:
@@ -42,13 +42,13 @@ class LoadWatch:
         self.model: nn.Module = inner
         self.versions = {name: p._version for name, p in inner.named_parameters()}
         self.unexpected: list[str] = []
-        # mmengine calls it as torch does, with the names that had no place.
+        # mmengine calls it as torch does, with the names that the model lacks.
         self.handle = inner.register_load_state_dict_post_hook(
             lambda _, keys: self.unexpected.extend(keys.unexpected_keys)
         )
 
     def check(self) -> None:
-        """Raise if parameters were left unset, or if parts of the file have no place.
+        """Raise if parameters were left unset, or if the model lacks parts of the file.
 
         Raises:
             IncompleteWeightsError: With a few of the names.
@@ -66,17 +66,17 @@ class LoadWatch:
             )
         if unused:
             problems.append(
-                f'{len(unused)} of its entries have no place there ({group_names(unused, SHOWN)})'
+                f'the model lacks {len(unused)} of its entries ({group_names(unused, SHOWN)})'
             )
         if problems:
             raise IncompleteWeightsError(
-                f'The checkpoint does not belong to this config: {", and ".join(problems)}. Give '
-                'the config with which it was trained; --allow-partial uses it all the same.'
+                f'The checkpoint does not belong to this config: {", and ".join(problems)}. Use '
+                'the config it was trained with; --allow-partial uses the checkpoint anyway.'
             )
 
 
 def _matters(name: str, modules: set[str]) -> bool:
-    """Whether an entry without a place belongs to another head, not to a tool's leftovers."""
+    """Whether an entry that the model lacks belongs to another head, not to a tool's leftovers."""
     path, _, last = name.rpartition('.')
     # Without a path: averaged weights, the optimizer, the epoch. With one: constants of a layer.
     if not path or name.startswith('ema'):
@@ -86,7 +86,7 @@ def _matters(name: str, modules: set[str]) -> bool:
 
 @HOOKS.register_module()
 class CompleteWeightsHook(Hook):
-    """Ends a test whose checkpoint leaves parameters unset or belongs to another model."""
+    """Stops a test if its checkpoint leaves parameters unset or belongs to another model."""
 
     watch: LoadWatch | None = None
 

@@ -1,4 +1,4 @@
-"""Stops a run whose loss or gradients are not finite, before they reach the weights."""
+"""Stops a run if its loss or gradients are not finite, before they reach the weights."""
 
 import json
 from pathlib import Path

@@ -44,7 +44,7 @@ class SeededIndex(int):
 
 @DATA_SAMPLERS.register_module()
 class SeededDefaultSampler(DefaultSampler):
-    """mmengine's ``DefaultSampler`` with a seed for each sample."""
+    """mmengine's ``DefaultSampler`` with one seed per sample."""
 
     def __iter__(self) -> Iterator[SeededIndex]:
         return _with_seeds(self, super().__iter__(), self.epoch)
@@ -52,7 +52,7 @@ class SeededDefaultSampler(DefaultSampler):
 
 @DATA_SAMPLERS.register_module()
 class SeededInfiniteSampler(InfiniteSampler):
-    """mmengine's ``InfiniteSampler`` with a seed for each sample.
+    """mmengine's ``InfiniteSampler`` with one seed per sample.
 
     Attributes:
         start (int): Number of samples to skip.
@@ -172,7 +172,7 @@ class ExactResumeHook(Hook):
             sampler = getattr(batches, 'sampler', None)
             runner.logger.warning(
                 f'With the sampler {type(sampler).__name__} and the batch sampler '
-                f'{type(batches).__name__}, a resumed run differs from one that was never stopped. '
+                f'{type(batches).__name__}, a resumed run differs from an uninterrupted one. '
                 'To get the same result bit for bit, set in train_dataloader: '
                 "sampler=dict(type='SeededDefaultSampler') or 'SeededInfiniteSampler', and "
                 "batch_sampler=dict(type='SeededBatchSampler')."

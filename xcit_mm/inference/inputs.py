@@ -59,7 +59,7 @@ def find_images(inputs: Iterable[str]) -> list[Path]:
         if not files:
             raise UserError(
                 f'{item} names no image. Give image files, folders with images, or globs. Images '
-                f'in folders end in {" ".join(IMAGE_SUFFIXES)}.'
+                f'in folders must end in one of {" ".join(IMAGE_SUFFIXES)}.'
             )
         found.update(dict.fromkeys(files))
     return list(found)

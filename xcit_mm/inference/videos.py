@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from .inputs import Source
 
-# Of cameras and files that do not tell.
+# For cameras and files that do not state theirs.
 DEFAULT_FPS = 25.0
 
 
@@ -63,7 +63,7 @@ def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], No
 
     Args:
         path (Path): The file.
-        video (Video): Whose size and speed it gets.
+        video (Video): Gives the size and the frame rate.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # OpenCV chooses the format by the ending.

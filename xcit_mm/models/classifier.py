@@ -23,9 +23,9 @@ class XCiTClassifier(XCiTTrunk):
     Args:
         arch (str or dict): As in :class:`XCiT`. Defaults to ``s12``.
         patch_size (int): 8 or 16. Defaults to 16.
-        num_classes (int): Number of classes; 0 leaves out the head, as in the DINO models, and
+        num_classes (int): Number of classes. With 0 there is no head, as in the DINO models, and
             the output is the normalised class token. Defaults to 1000.
-        **trunk: The arguments of :class:`XCiT` that say nothing of features: ``in_channels``,
+        **trunk: The arguments of :class:`XCiT` that do not concern features: ``in_channels``,
             ``mlp_ratio``, ``qkv_bias``, ``drop_path_rate``, ``layer_scale_init``, ``norm_cfg``,
             ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention``,
             ``fast`` and ``init_cfg``.
@@ -62,7 +62,7 @@ class XCiTClassifier(XCiTTrunk):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
-        for x, _ in self.trunk_outputs(images):  # noqa: B007  the last one counts
+        for x, _ in self.trunk_outputs(images):  # noqa: B007  only the last one is used
             pass
         return self.classify(x)
 

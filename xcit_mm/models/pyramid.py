@@ -8,14 +8,14 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# All that can be made. The paper's pyramid has the first four.
+# All supported strides. The paper's pyramid has the first four.
 STRIDES = (4, 8, 16, 32, 64)
 
 
 class MaxPool(nn.Module):
-    """Max-pooling whose window shrinks to a map that is smaller than the window.
+    """Max-pooling with a window that shrinks to fit smaller maps.
 
-    So an image of one patch has all levels. On larger maps it is ``nn.MaxPool2d``.
+    So even an image of one patch has all levels. On larger maps it is ``nn.MaxPool2d``.
 
     Args:
         stride (int): Stride and size of the window.
@@ -37,7 +37,7 @@ def _max_pool(x: Tensor, stride: int) -> Tensor:
 
 
 class Levels(nn.ModuleList):
-    """Levels under names that tell their stride: ``0`` is stride 4, ``1`` is stride 8, and so on.
+    """Levels named by their stride: ``0`` is stride 4, ``1`` is stride 8, and so on.
 
     So the weights of a level never load into one of another stride. Indices are positions.
     """
@@ -47,12 +47,12 @@ class Levels(nn.ModuleList):
 
 
 class Pyramid(BaseModule):
-    """Rescales features by transposed convolutions and max-pooling.
+    """Rescales features with transposed convolutions and max-pooling.
 
     Args:
         embed_dims (int): Width d of the features.
         patch_size (int): Their stride, 8 or 16.
-        strides (Sequence[int]): The strides that are made, out of :data:`STRIDES`.
+        strides (Sequence[int]): The strides to make, from :data:`STRIDES`.
         norm_cfg (dict): Config of the BatchNorm between two transposed convolutions.
     """
 

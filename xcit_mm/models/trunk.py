@@ -60,7 +60,7 @@ class XCiTTrunk(BaseModule):
         self.recompute_ffn = recompute_ffn
         self.attention = attention
         self.fast = fast
-        self.as_built: list[tuple] = []  # the anatomy, set once all parts are there
+        self.as_built: list[tuple] = []  # the anatomy, set once all parts exist
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
@@ -83,7 +83,7 @@ class XCiTTrunk(BaseModule):
     ) -> Iterator[tuple[Tensor, tuple[int, int]]]:
         """Yield the tokens (B, N, d) after the stem and after each layer, with their grid.
 
-        Without autograd, the next layer overwrites the tokens: copy what is kept.
+        Without autograd, the next layer overwrites the tokens: copy what you keep.
 
         Args:
             images (Tensor): (B, C, H, W), at least one patch in size.
@@ -104,7 +104,7 @@ class XCiTTrunk(BaseModule):
         return x + self.pos_embed(*grid), grid
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Tokens through a layer, which backward computes again with ``with_cp``."""
+        """Run tokens through a layer, which backward recomputes if ``with_cp`` is set."""
         layer = self.layers[index]
         return recomputed(layer, layer, x, grid, random=True) if self.with_cp else layer(x, grid)
 
@@ -119,7 +119,7 @@ class XCiTTrunk(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Truncated normals for linear layers; LayerScale has its values since construction."""
+        """Truncated normals for linear layers; LayerScale was initialised at construction."""
         for module in () if self.is_init else self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)
@@ -136,7 +136,7 @@ class XCiTTrunk(BaseModule):
 
         Returns:
             tuple[int, int]: 0 for the stem, i for layer i (from 1), one more than the number of
-            layers for all else; and the number of these depths.
+            layers for everything else; and the number of these depths.
         """
         num_depths = len(self.layers) + 2
         if not param_name.startswith(prefix):

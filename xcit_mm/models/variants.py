@@ -51,8 +51,8 @@ def resolve_variant(arch: str | dict[str, Any], patch_size: int) -> Variant:
     """Turn the ``arch`` of a config into a :class:`Variant`.
 
     Args:
-        arch (str or dict): A name of :data:`VARIANTS` in any case, or a dict with ``embed_dims``,
-            ``depth`` and ``num_heads`` and, if wanted, the other fields of :class:`Variant`.
+        arch (str or dict): A name of :data:`VARIANTS`, in any case, or a dict with ``embed_dims``,
+            ``depth`` and ``num_heads`` and, optionally, the other fields of :class:`Variant`.
         patch_size (int): 8 or 16.
     """
     if patch_size not in PATCH_SIZES:
@@ -96,13 +96,13 @@ def resolve_levels(
     """Check ``out_indices`` and ``strides``, or choose the paper's.
 
     Args:
-        out_indices (Sequence[int], optional): Zero-based layers whose output is a feature.
+        out_indices (Sequence[int], optional): Zero-based layers that give the features.
         strides (Sequence[int], optional): Strides to which the features are rescaled.
         depth (int): Number of layers.
         pyramid (bool): Whether the features are rescaled.
 
     Returns:
-        tuple: ``out_indices`` and ``strides``, of one length; without a pyramid, no strides.
+        tuple: ``out_indices`` and ``strides``, equally long; without a pyramid, no strides.
     """
     if strides is not None:
         if not pyramid:
@@ -112,7 +112,7 @@ def resolve_levels(
             )
         strides = _ascending('strides', strides)
         if not strides or not set(strides) <= set(STRIDES):
-            raise ValueError(f'strides must be out of {STRIDES}, not {strides}')
+            raise ValueError(f'strides must be some of {STRIDES}, not {strides}')
     if out_indices is None:
         out_indices = _paper_layers(strides or STRIDES[:4], depth)
     indices = _ascending('out_indices', out_indices)
@@ -141,13 +141,13 @@ def _paper_layers(strides: Sequence[int], depth: int) -> tuple[int, ...]:
     if not set(strides) <= set(layers):
         raise ValueError(
             f'out_indices must be given for a depth of {depth} and strides {tuple(strides)}: the '
-            'paper has them for 12 and 24 layers and strides 4, 8, 16, 32 only'
+            'paper defines them only for 12 and 24 layers and strides 4, 8, 16, 32'
         )
     return tuple(layers[stride] for stride in strides)
 
 
 def _ascending(name: str, values: Any) -> tuple[int, ...]:
-    """An argument that must be ints in ascending order."""
+    """An argument that must be a sequence of ints in ascending order."""
     is_sequence = hasattr(values, '__len__') and not isinstance(values, (str, bytes))
     if not is_sequence or not all(type(value) is int for value in values):
         raise TypeError(f'{name} must be a sequence of ints, not {values!r}')
@@ -156,7 +156,7 @@ def _ascending(name: str, values: Any) -> tuple[int, ...]:
     return tuple(values)
 
 
-# Arguments of the released backbone that have no influence on it, or one allowed value.
+# Arguments of the released backbone that have no effect here, or only one allowed value.
 RELEASED_NEUTRAL = {
     'img_size': None,
     'num_classes': None,
@@ -172,16 +172,16 @@ RELEASED_NEUTRAL = {
 def translate_released(
     arch: str | dict[str, Any], in_channels: int, released: dict[str, Any]
 ) -> tuple[str | dict[str, Any], int]:
-    """Understand the backbone arguments of the authors' released configs.
+    """Translate the backbone arguments of the authors' released configs.
 
     Args:
-        arch (str or dict): What the config says in our words.
-        in_channels (int): Likewise.
+        arch (str or dict): The argument of :class:`XCiT`.
+        in_channels (int): The argument of :class:`XCiT`.
         released (dict): Arguments that are not ours: ``embed_dim``, ``depth``, ``num_heads``,
             ``eta``, ``tokens_norm``, ``in_chans``, and those of :data:`RELEASED_NEUTRAL`.
 
     Returns:
-        tuple: ``arch`` and ``in_channels`` in our words.
+        tuple: ``arch`` and ``in_channels``, with the released arguments translated.
     """
     rest = dict(released)
     for name, allowed in RELEASED_NEUTRAL.items():

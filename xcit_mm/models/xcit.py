@@ -26,11 +26,11 @@ class XCiT(XCiTTrunk):
         mlp_ratio (float): Width of the feed-forward network over that of the tokens. Defaults to
             4.
         qkv_bias (bool): Whether queries, keys and values have biases. Defaults to True.
-        out_indices (Sequence[int], optional): Zero-based layers whose outputs are the features.
+        out_indices (Sequence[int], optional): Zero-based layers that give the features.
             Defaults to None, the paper's for these ``strides``: (3, 5, 7, 11) or (7, 11, 15, 23)
             for 4, 8, 16, 32.
         strides (Sequence[int], optional): Strides of the levels of the pyramid, one for each of
-            ``out_indices``, ascending, out of 4, 8, 16, 32, 64. Defaults to None, (4, 8, 16, 32).
+            ``out_indices``, ascending, from 4, 8, 16, 32, 64. Defaults to None, (4, 8, 16, 32).
         drop_path_rate (float, optional): Stochastic depth, the same in every layer. Defaults to
             None, that of the ``arch``.
         layer_scale_init (float, optional): Initial value of LayerScale. Defaults to None, that of
@@ -40,18 +40,18 @@ class XCiT(XCiTTrunk):
         norm_eval (bool): Whether BatchNorm keeps its statistics in training. Defaults to False.
         frozen_stages (int): 0 freezes the stem, i the stem and the first i layers. Defaults to
             -1, nothing.
-        with_cp (bool): Whether backward recomputes the layers, to save memory. On Linux freed
-            memory is also handed back to the system between layers. Defaults to False.
+        with_cp (bool): Whether backward recomputes the layers, to save memory. On Linux, freed
+            memory is also returned to the system between layers. Defaults to False.
         recompute_ffn (bool): Whether backward recomputes only the hidden layer of the feed-forward
-            network, which is cheaper. ``with_cp`` includes it. The plain modules know ``with_cp``
-            only. Defaults to False.
+            network, which is cheaper. ``with_cp`` includes it. The plain modules support
+            only ``with_cp``. Defaults to False.
         pyramid (bool): Whether the features are rescaled to ``strides``. If not, they have the
             stride ``patch_size``. Defaults to True.
         attention (str): Form in which the fast execution computes attention: ``token``,
             ``covariance`` or ``auto``, the cheaper one. The result is the same. Defaults to
             ``auto``.
-        fast (bool): Whether the layers may be run by :mod:`xcit_mm.models.fast`. If not, or if a
-            module was hooked, wrapped, replaced or is being traced, the plain modules run. The
+        fast (bool): Whether :mod:`xcit_mm.models.fast` may run the layers. If not, or if a module
+            was hooked, wrapped or replaced or is being traced, the plain modules run. The
             result is the same. Defaults to True.
         init_cfg (dict or list[dict], optional): Initialization config. Defaults to None.
         **released: The backbone arguments of the authors' released configs (``embed_dim``,
@@ -124,7 +124,7 @@ class XCiT(XCiTTrunk):
                 ratio.
 
         Returns:
-            tuple[Tensor]: With a pyramid, maps of ``strides``; else maps of stride
+            tuple[Tensor]: With a pyramid, maps of ``strides``; otherwise maps of stride
             ``patch_size``.
         """
         execution = choose_execution(self)
@@ -135,7 +135,7 @@ class XCiT(XCiTTrunk):
         return execution.finish(kept)
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """What is kept of the tokens that a level is made of: their map (B, d, H, W)."""
+        """Keep the tokens for a level, as a map (B, d, H, W)."""
         return x.transpose(1, 2).unflatten(2, grid)
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Removes from a checkpoint what mmengine would act upon.
+"""Removes from a checkpoint what mmengine would act on.
 
 A file with only tensors and text can still do harm, because of what mmengine does with the text:
 

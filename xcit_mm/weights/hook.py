@@ -125,7 +125,7 @@ def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]
             for name, shape in expected.items()
             if name in state and state[name].shape != shape
         ]
-    # Backbones of classifiers have no pyramid. One that is there must be whole.
+    # Backbones of classifiers have no pyramid. If there is one, it must be complete.
     needed = (*TRUNK, 'pyramid') if any(n.startswith('pyramid.') for n in state) else TRUNK
     missing = [name for name in expected if name not in state and name.split('.')[0] in needed]
     missing = [name for name in missing if not name.endswith('num_batches_tracked')]

@@ -92,7 +92,7 @@ def _read(path: Path, map_location: Any) -> Any:
     elif head == LEGACY_START:
         _scan_legacy(path)
     else:
-        raise CheckpointError(f'{path} is not a checkpoint of torch or safetensors')
+        raise CheckpointError(f'{path} is neither a torch checkpoint nor a safetensors file')
     return torch.load(path, map_location=map_location, weights_only=True)
 
 

@@ -68,7 +68,7 @@ def resolve_short_name(name: str) -> str:
     size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')
     close = [known for known in published() if size and f'{size}/' in known]
     raise UnknownWeightsError(
-        f'there are no published weights {name!r}; choose from '
+        f'there are no published weights named {name!r}; choose from '
         + ', '.join(f'xcit://{known}' for known in (close or published()))
     )
 
@@ -199,11 +199,13 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     found = timm.get_pretrained_cfg(name) if timm.is_model(name.partition('.')[0]) else None
     if found is None or not found.hf_hub_id:
         known = ', '.join(timm.list_pretrained('xcit*'))
-        raise UnknownWeightsError(f'timm has no weights {name!r}; its XCiT models are {known}')
+        raise UnknownWeightsError(
+            f'timm has no weights named {name!r}; its XCiT models are {known}'
+        )
     try:
         path = hf_hub_download(found.hf_hub_id, 'model.safetensors')
     except (OSError, RuntimeError) as error:
-        raise DownloadError(f'{name} of timm could not be downloaded: {error}') from error
+        raise DownloadError(f'timm://{name} could not be downloaded: {error}') from error
     return load_from_file(path, map_location)
 
 

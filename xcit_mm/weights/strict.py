@@ -15,7 +15,7 @@ from .sources import WEB_SCHEMES, UnknownWeightsError, load_from_file, load_from
 
 
 def use_strict_reader() -> None:
-    """Read checkpoints by :func:`.read_checkpoint` wherever mmengine reads one.
+    """Read checkpoints with :func:`.read_checkpoint` wherever mmengine reads one.
 
     This covers ``load_from``, ``resume``, ``init_cfg`` and the inferencers of mmdet and mmseg. All
     commands of this package call it; ``import xcit_mm`` does not. Calling it again changes nothing.
@@ -59,5 +59,5 @@ def load_from_mmcls(filename: str, map_location: Any = None) -> dict:
 def _address(filename: str, known: dict[str, str]) -> str:
     name = filename.partition('://')[2]
     if name not in known:
-        raise UnknownWeightsError(f'mmengine knows no weights {filename!r}')
+        raise UnknownWeightsError(f'mmengine has no weights named {filename!r}')
     return known[name]

@@ -1,4 +1,4 @@
-"""mmcv without compiled operators: torchvision's and plain PyTorch's take their place.
+"""Replaces mmcv's compiled operators, where they are missing, with torchvision's and PyTorch's.
 
 Obstacle: mmcv 2.1 has ready-made wheels for old PyTorch only. On today's it has to be compiled,
 which takes a compiler and minutes, and fails on many machines. ``mmcv-lite`` is the same package

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .precision import wide
 
-# The smallest number of which mmcv takes the logarithm: FLT_MIN in C.
+# The smallest number that mmcv takes the logarithm of: FLT_MIN in C.
 TINY = torch.finfo(torch.float32).tiny
 
 

@@ -1,4 +1,4 @@
-"""RoIAlign: averages by torchvision, maxima in plain PyTorch around it."""
+"""RoIAlign: averages by torchvision, maxima in plain PyTorch."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from .precision import wide
 
 MAX = 0
-# What mmcv gives as the maximum of a bin without samples, and as its place.
+# What mmcv gives as the maximum of a bin without samples, and as its position.
 NO_MAXIMUM, NOWHERE = -10000, -1
 
 
@@ -32,7 +32,7 @@ def roi_align_forward(
         input (Tensor): (B, C, H, W).
         rois (Tensor): (N, 5), as index of the image, x1, y1, x2, y2.
         output (Tensor): (N, C, aligned_height, aligned_width), which is filled.
-        argmax_y (Tensor): Of the same shape, filled with the places of the maxima, if pooled so.
+        argmax_y (Tensor): Of the same shape, filled with the positions of the maxima, if any.
         argmax_x (Tensor): The same.
         aligned_height (int): Bins of a box from top to bottom.
         aligned_width (int): Bins from left to right.
@@ -47,7 +47,7 @@ def roi_align_forward(
         return
     start, size = _extent(boxes, spatial_scale, aligned)
     grids = _grids(size, bins, sampling_ratio)
-    # Boxes with as many samples per bin go together.
+    # Boxes with the same number of samples per bin are processed together.
     for grid in grids.unique(dim=0):
         chosen = (grids == grid).all(1)
         samples = int(grid[0]), int(grid[1])

@@ -49,7 +49,7 @@ def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, i
 
     Args:
         num_rows (int): Rows of the map.
-        width (int): Elements that one row has in the widest tensor computed from it.
+        width (int): Elements per row in the widest tensor computed from it.
         device (torch.device): Where the work is done.
     """
     length = _piece_length(num_rows, width, device, MIN_ROWS)
@@ -60,7 +60,7 @@ def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, i
 def _piece_length(total: int, width: int, device: torch.device, minimum: int) -> int:
     """The length of all pieces but the last.
 
-    Pieces are as equal as one length allows, so that the last one is seldom a thin product.
+    Pieces are as equal as one length allows, so that the last one is rarely a thin product.
     """
     elements = CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS_OTHER)
     longest = max(minimum, elements // max(width, 1))  # an empty batch has no width

@@ -2,7 +2,7 @@
 
 XCA sees the tokens X only through their second-order statistics. With a column of ones that carries
 the biases, ``X̄ = [X, 1]``, ``S = X̄ᵀ X̄``, and ``W̄q, W̄k, W̄v`` the projection weights with their
-biases as last column,
+biases as the last column,
 
     Qᵀ K = W̄q S W̄kᵀ,   |q_i|² = (W̄q S W̄qᵀ)_ii,   |k_j|² = (W̄k S W̄kᵀ)_jj,
 
@@ -37,7 +37,7 @@ def shift_origin(xca: XCA, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Make the first token the origin.
 
     Args:
-        xca (XCA): Has the projection.
+        xca (XCA): The attention.
         tokens (Tensor): Normalised tokens (B, N, d).
 
     Returns:
@@ -58,10 +58,10 @@ def statistics(tokens: Tensor) -> Tensor:
 
 
 def product_dtype(tokens: Tensor) -> torch.dtype:
-    """The type of the factors of ``XᵀX``. The sum is in float32 at least: N terms leave float16.
+    """The type of the factors of ``XᵀX``. The sum is at least float32: N terms overflow float16.
 
-    They are in half precision where autocast or the tokens themselves ask for it, and the device
-    can sum such products in float32.
+    They are in half precision if autocast or the tokens themselves ask for it, and the device can
+    sum such products in float32.
     """
     dtype = autocast_dtype(tokens) or tokens.dtype
     if is_half(dtype) and sums_halves_in_float32(tokens.device):
@@ -85,7 +85,7 @@ def add_second_moment(total: Tensor, tokens: Tensor) -> None:
 
 
 class SecondMoment(torch.autograd.Function):
-    """``XᵀX``, whose backward is one product with the symmetric part of the gradient, not two."""
+    """``XᵀX``. Backward is one product with the symmetric part of the gradient, not two."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, tokens: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class SecondMoment(torch.autograd.Function):
         symmetric = grad + grad.mT
         if not is_half(tokens.dtype):
             return tokens @ symmetric
-        # The gradient of a sum over all tokens is small: scaled, so that float16 can hold it.
+        # The gradient of a sum over all tokens is small: scale it, so that float16 can hold it.
         scale = symmetric.abs().amax((1, 2), keepdim=True).clamp_min(EPS)
         return ((tokens @ (symmetric / scale).to(tokens.dtype)) * scale).to(tokens.dtype)
 
@@ -115,7 +115,7 @@ def attention_from_statistics(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
     """The attention map A (B, h, d/h, d/h) from the statistics of the tokens.
 
     Args:
-        xca (XCA): Has the weights and the temperature.
+        xca (XCA): The attention.
         S (Tensor): What :func:`statistics` returned, (B, d + 1, d + 1).
         qkv_bias (Tensor): The biases that go with it, (B, 3 d).
     """
@@ -155,7 +155,7 @@ def linear_map(
     """Values, attention, projection and LayerScale as one linear map of the tokens.
 
     Args:
-        xca (XCA): Has the weights.
+        xca (XCA): The attention.
         attention (Tensor): The map A, (B, h, d/h, d/h).
         qkv_bias (Tensor, optional): Biases of the projection to queries, keys and values: (3 d), or
             one set per sample, (B, 3 d).

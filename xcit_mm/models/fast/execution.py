@@ -1,9 +1,9 @@
 """Chooses how the network is run: as it is written, or fast, with or without autograd.
 
 This is the only place that decides. The fast executions compute the same numbers with the same
-weights, but do not call the modules of the network one by one. So they are used only where each of
-these modules is as this package made it: whoever hooks, wraps, replaces or traces a module gets the
-modules themselves.
+weights, but do not call the modules of the network one by one. So they are used only while each of
+these modules is as this package built it: if you hook, wrap, replace or trace a module, the modules
+themselves run.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -32,10 +32,10 @@ class Execution(Protocol):
         """Images (B, C, H, W) to tokens (B, N, d) with their positions, and their grid."""
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Tokens through a layer. In inference the result overwrites ``x``."""
+        """Run tokens through a layer. In inference, the result overwrites ``x``."""
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """What is kept of the tokens that a level of the pyramid is made of: a map."""
+        """Keep the tokens for a level of the pyramid, as a map."""
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
         """The output of the backbone, from what was kept."""
@@ -57,8 +57,8 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
 def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     """What the fast executions rely on: the modules that they replace, one entry per module.
 
-    It differs from that of the network as built once a module is hooked, wrapped, parametrised, or
-    replaced by one of another class or with other settings.
+    It changes as soon as a module is hooked, wrapped, parametrised, or replaced by one of another
+    class or with other settings.
 
     Args:
         trunk (XCiTTrunk): The network.
@@ -72,7 +72,7 @@ def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     ]
 
 
-# That could change without a change of shapes.
+# Settings that can change without changing any shape.
 _CONVOLUTION = ('kernel_size', 'stride', 'padding', 'dilation', 'groups', 'padding_mode')
 _SETTINGS = {
     nn.Conv2d: _CONVOLUTION,
@@ -82,7 +82,7 @@ _SETTINGS = {
 
 
 class Differentiable:
-    """For autograd: few activations are kept, and gradients stay in the layout of their side."""
+    """For autograd: keeps few activations, and gradients in the layout of the side they enter."""
 
     def __init__(self, trunk: Any) -> None:
         self.trunk = trunk
@@ -126,7 +126,7 @@ def _add(layer: XCiTLayer, x: Tensor, branch: Tensor) -> Tensor:
 
 
 def _path_scale(layer: XCiTLayer, x: Tensor) -> Tensor | None:
-    """What stochastic depth multiplies a branch with, one factor per sample."""
+    """What stochastic depth multiplies a branch by, one factor per sample."""
     if not layer.drop_path.training or layer.drop_path.drop_prob == 0:
         return None
     return layer.drop_path(x.new_ones(x.shape[0], 1, 1))
@@ -154,7 +154,7 @@ class Inference:
         feature = tokens_to_map(x, grid)
         rescaled = feature
         if self.trunk.pyramid is not None:
-            # At once: the next layer overwrites the tokens, and a pooled level is all that is kept.
+            # Right away: the next layer overwrites the tokens, and only the rescaled level is kept.
             rescaled = rescale_over_strips(self.trunk.pyramid.levels[level], feature)
         if rescaled is feature:
             return feature.clone(memory_format=torch.contiguous_format)

@@ -34,7 +34,7 @@ def feed_forward_residual(
         scale (Tensor, optional): Factor of stochastic depth, one per sample (B, 1, 1). Defaults to
             None.
         recompute (bool): Whether backward recomputes the hidden layer, chunk by chunk, instead of
-            keeping it: one more product of N·4d² out of 33, and 4 N·d floats less per layer.
+            keeping it: one more product of N·4d² out of 33, and 4 N·d fewer floats per layer.
             Defaults to False.
     """
     dtype = autocast_dtype(x) or x.dtype
@@ -161,10 +161,10 @@ class _ChunkedFeedForward(torch.autograd.Function):
 
 
 def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """What backward returns, by operators that autograd can differentiate and batch.
+    """What backward returns, from operators that autograd can differentiate and batch.
 
-    torch's ``once_differentiable`` would not do: ``autograd.grad`` does not raise its error, but
-    returns a second derivative without this branch.
+    torch's ``once_differentiable`` is not enough: ``autograd.grad`` does not raise its error, but
+    returns a second derivative that lacks this branch.
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -180,5 +180,5 @@ def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Zeros for a sum over chunks: at least in float32, whatever the products are computed in."""
+    """Zeros for a sum over chunks: at least in float32, whatever the type of the products."""
     return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

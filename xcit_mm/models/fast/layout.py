@@ -1,9 +1,9 @@
 """Tokens (B, N, d) and maps (B, d, H, W): the same numbers in memory when a map is channels-last.
 
-So going from one to the other costs nothing in the forward pass. In the backward pass a gradient
-comes in whatever layout the kernel behind it prefers, and in the wrong one the kernels in front of
-it take slow paths. The two functions here hand every gradient on in the layout of the side that it
-enters.
+So going from one to the other costs nothing in the forward pass. In the backward pass, a gradient
+has whatever layout the kernel that computed it prefers, and in the wrong layout the kernels that
+use it take slow paths. The two functions here pass every gradient on in the layout of the side that
+it enters.
 """
 
 import torch

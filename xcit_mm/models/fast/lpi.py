@@ -30,7 +30,7 @@ def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -
         return F.conv2d(lpi.norm(F.gelu(x)), *_scaled(lpi, gamma), padding=1, groups=len(gamma))
 
     x = lpi.conv1(tokens_to_map(tokens, grid))
-    # What is between the convolutions is cheap, and would be two maps to keep.
+    # The steps between the convolutions are cheap; keeping their results would take two maps.
     return map_to_tokens(recomputed(lpi.norm, second_half, x, gamma))
 
 

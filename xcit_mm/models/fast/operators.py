@@ -1,7 +1,7 @@
-"""The private parts of torch that are used, each with its reason and the public way.
+"""The private parts of torch that we use, each with the reason and the public alternative.
 
 There is no public operator that gives the derivative of GELU or LayerNorm without building a graph.
-``python -m dev.private_operators`` measures what the public ways cost.
+``python -m dev.private_operators`` measures what the public alternatives cost.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of GELU at x. The public way is a graph for ``torch.autograd.grad``."""
+    """The gradient of GELU at x. The public alternative is a graph and ``torch.autograd.grad``."""
     return torch.ops.aten.gelu_backward(grad, x)
 
 
@@ -36,10 +36,11 @@ def layer_norm_backward(
 
 
 def is_traced() -> bool:
-    """Whether somebody follows the operations of the network, not its numbers alone.
+    """Whether the operations of the network are being traced or transformed.
 
-    These are compilers, ``torch.jit.trace``, ``torch.fx``, the transforms of ``torch.func`` (grad,
-    vmap, ...) and forward-mode differentiation. torch has public tests for the first two only.
+    This is so under compilers, ``torch.jit.trace``, ``torch.fx``, the transforms of ``torch.func``
+    (grad, vmap, ...) and forward-mode differentiation. torch has public tests only for the first
+    two.
     """
     return bool(
         torch.compiler.is_compiling()
@@ -59,7 +60,7 @@ def is_batched(grad: Tensor) -> bool:
 def is_batch_norm(module: nn.Module) -> bool:
     """Whether a module computes BatchNorm as torch does, in one process or many.
 
-    torch's classes have a private base, which OpenMMLab has other subclasses of.
+    torch's classes share a private base class, which OpenMMLab subclasses too.
     """
     return isinstance(module, _BatchNorm) and type(module).forward in _BATCH_NORM_FORWARDS
 
@@ -77,11 +78,11 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     """What makes a module behave as it does: class, hooks, types of parameters, settings.
 
     torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
-    that are None. This is called for every module in every forward pass, so it is brief.
+    that are None. This is called for every module in every forward pass, so it must be quick.
 
     Args:
         module (nn.Module): The module.
-        settings (Sequence[str]): Names of attributes that count.
+        settings (Sequence[str]): Names of attributes that matter.
     """
     own = module.__dict__
     is_hooked = (

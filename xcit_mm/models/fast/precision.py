@@ -24,8 +24,8 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
 def sums_halves_in_float32(device: torch.device) -> bool:
     """Whether ``torch.bmm`` takes half-precision factors and gives a float32 product here.
 
-    So far it does on Nvidia's GPUs, since torch 2.8, where such a product is many times as fast as
-    one of float32 factors.
+    So far, only Nvidia GPUs do, since torch 2.8. There, such a product is many times as fast as one
+    of float32 factors.
     """
     return (
         device.type == 'cuda'

@@ -10,7 +10,7 @@ def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
     """A level of the pyramid from a map (B, d, H, W), for inference.
 
     The windows of its transposed convolutions do not overlap, so strips of rows are independent.
-    They spare the convolution a second copy of the network's largest output.
+    They save the convolution a second copy of the network's largest output.
     """
     for module in level.children():
         x = _upsample(module, x) if isinstance(module, nn.ConvTranspose2d) else module(x)

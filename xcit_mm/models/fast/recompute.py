@@ -22,11 +22,11 @@ def recomputed(
     Compilers and tracers get the function as it is: they decide on their own what to recompute.
 
     Args:
-        module (nn.Module): Whose layers the function uses. The second time, its BatchNorm layers
-            leave their running statistics alone: one batch must move them only once.
+        module (nn.Module): Contains the layers that the function uses. Recomputation leaves the
+            running statistics of its BatchNorm layers alone: a batch must move them only once.
         function (callable): What is computed.
         *args: Its arguments.
-        random (bool): Whether random numbers take part and must come out the same. Defaults to
+        random (bool): Whether random numbers are used and must be the same again. Defaults to
             False.
     """
     if is_traced() or not torch.is_grad_enabled():
@@ -43,7 +43,7 @@ def recomputed(
 class _StatisticsKept:
     """A context in which BatchNorm keeps its running statistics.
 
-    It is entered again for every backward pass through the same graph.
+    It is entered once per backward pass through the same graph.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -64,15 +64,15 @@ class _StatisticsKept:
             norm.momentum, norm.num_batches_tracked = momentum, count
 
 
-# In layers. Handing memory back costs page faults when it is taken again. A step of S12/16 at
-# 800x1344 took 1.57 times as long as by default when memory was handed back after every layer, 1.26
+# In layers. Returning memory costs page faults when it is needed again. A step of S12/16 at
+# 800x1344 took 1.57 times as long as by default when memory was returned after every layer, 1.26
 # after every fourth or sixth and 1.18 never, with 0.17, 0.2 and 0.33 of timm's memory; a step of
 # S12/8 took 1.33 after every fourth and 1.25 after every sixth.
 RELEASE_INTERVAL = 6
 
 
 def release(x: Tensor) -> Tensor:
-    """Hand freed memory back to the system, now and when backward passes this point.
+    """Return freed memory to the system, now and when backward passes this point.
 
     glibc keeps what was freed, and its aligned allocation cannot reuse a freed piece of exactly the
     size that it needs, so a layer's temporary tensors pile up. Does nothing on other devices and

@@ -21,7 +21,7 @@ def embed_for_training(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tu
     layers = cast(list[ConvNorm], list(stem.layers))
     x = layers[0].conv(images)
     for layer, following in itertools.pairwise(layers):
-        # What is between the convolutions is cheap, and would be two large maps to keep.
+        # The steps between the convolutions are cheap; keeping their results would take two maps.
         x = recomputed(layer.norm, _norm_gelu_conv, x, layer.norm, following.conv)
     x = layers[-1].norm(x)
     return map_to_tokens(x), (x.shape[2], x.shape[3])
@@ -34,7 +34,7 @@ def _norm_gelu_conv(x: Tensor, norm: nn.Module, conv: nn.Module) -> Tensor:
 def embed_over_strips(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
     """Tokens (B, N, d) and their grid, for inference with fixed BatchNorm statistics.
 
-    The first maps are the network's largest, and never exist as a whole.
+    The first maps are the network's largest, and are never built as a whole.
     """
     layers = cast(list[ConvNorm], list(stem.layers))
     heights = [images.shape[2]]
@@ -64,7 +64,7 @@ def has_fixed_statistics(norm: nn.Module) -> bool:
 
 
 def _folded(layer: ConvNorm) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the one convolution that a ConvNorm is with fixed statistics."""
+    """Weight and bias of the convolution that equals a ConvNorm with fixed statistics."""
     norm = layer.norm
     scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
     weight = layer.conv.weight * scale[:, None, None, None]
@@ -82,7 +82,7 @@ def _strip(
     low, high = ranges[0]
     x = images[:, :, low:high]
     for i, (weight, bias) in enumerate(kernels):
-        # Rows beyond the image are zeros; rows beyond the strip are there.
+        # Rows beyond the image are zeros; rows beyond the strip are in x already.
         low, high = ranges[i + 1]
         top, bottom = max(1 - 2 * low, 0), max(2 * high - heights[i], 0)
         if top or bottom:
@@ -96,9 +96,9 @@ def _strip(
 def add_positions(x: Tensor, encoding: SinusoidalPositionEncoding, grid: tuple[int, int]) -> Tensor:
     """Tokens plus the encoding of their positions, in the precision of the weights.
 
-    The encoding of a token is the sum of a term of its row and a term of its column, so each is
-    projected alone and the sum taken over the grid. Autocast is for products: the residual stream
-    stays as precise as the weights.
+    The encoding of a token is the sum of a term for its row and a term for its column, so each is
+    projected separately and the sum is taken over the grid. Autocast is for products: the residual
+    stream stays as precise as the weights.
 
     Args:
         x (Tensor): Tokens (B, N, d).

@@ -26,9 +26,9 @@ from .precision import (
 
 FORMS = ('auto', 'token', 'covariance')
 
-# What the steps between the products of the covariance form cost, in multiply-adds. They pass over
-# matrices of d x d: per element of one, as measured on a CPU. A GPU starts some twenty kernels more
-# per layer, here taken to cost 5 µs each at 10¹³ multiply-adds per second: not measured.
+# What the steps between the products of the covariance form cost, in multiply-adds per element of a
+# d x d matrix, as measured on a CPU. A GPU launches about twenty more kernels per layer. We assume,
+# but have not measured, 5 µs for each at 10¹³ multiply-adds per second.
 STEPS_COST = 550
 LAUNCH_COST = 1e9
 
@@ -41,7 +41,7 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
         token form:       (4 + 2/h) N d²
         covariance form:  2 N d² + (3 + 2/h) d³ + the steps between these products.
 
-    Training takes three times as much, except for 5 N d² in place of 2 N d².
+    Training takes three times as many, except that the 2 N d² become 5 N d².
 
     Args:
         form (str): One of :data:`FORMS`.
@@ -53,7 +53,7 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     device = x.device
     is_half_on_gpu = device.type != 'cpu' and is_half(autocast_dtype(x) or x.dtype)
     if is_half_on_gpu and not sums_halves_in_float32(device):
-        return 'token'  # the statistics would be products of float32, which are slow there
+        return 'token'  # the statistics would be float32 products, which are slow there
     (batch, num_tokens, dims), per_head = x.shape, 2 / xca.num_heads
     saving, cost = (2 + per_head) * num_tokens, (3 + per_head) * dims + STEPS_COST
     if torch.is_grad_enabled():
@@ -83,12 +83,12 @@ def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
 def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     """The attended values (B, N, d) of tokens (B, N, d).
 
-    Queries and keys are not scaled to unit length themselves: their products are, which are fewer
-    numbers. These are at least float32, except where a GPU computes halves: there it is many times
-    as fast to multiply halves, and only those of unit length are sure not to overflow.
+    Instead of queries and keys, their products are scaled: these are fewer numbers. They are at
+    least float32, except in half precision on a GPU. There, half-precision products are many times
+    as fast, and only those of unit vectors are sure not to overflow.
     """
     qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1))
-    # One copy here, (3, B, h, N, d/h), spares every product below a copy of its own.
+    # One copy here, (3, B, h, N, d/h), saves each product below a copy of its own.
     qkv = qkv.permute(2, 0, 3, 1, 4).contiguous()
     queries, keys, values = qkv
     if is_half(qkv.dtype) and qkv.device.type != 'cpu':

@@ -36,7 +36,7 @@ class ClassAttention(BaseModule):
         return qkv[0], qkv[1], qkv[2]
 
     def attention_map(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The attention of the class token, which is the first, to all tokens, (B, h, 1, 1 + N)."""
+        """The attention from the class token, which is first, to all tokens, (B, h, 1, 1 + N)."""
         query = queries[:, :, :1] * queries.shape[-1] ** -0.5
         return (query @ keys.mT).softmax(dim=-1)
 

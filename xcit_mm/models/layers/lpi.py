@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 class LPI(BaseModule):
-    """Local patch interaction: two depth-wise 3x3 convolutions with GELU and BatchNorm between.
+    """Local patch interaction: two depth-wise 3x3 convolutions, GELU and BatchNorm in between.
 
     Args:
         embed_dims (int): Width d of the tokens.

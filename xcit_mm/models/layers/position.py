@@ -12,7 +12,7 @@ TEMPERATURE = 10000
 
 
 class SinusoidalPositionEncoding(BaseModule):
-    """Encodes each coordinate in 32 dimensions and projects the 64 of them to the tokens' width.
+    """Encodes each coordinate in 32 dimensions and projects all 64 to the tokens' width.
 
     Args:
         embed_dims (int): Width d of the tokens.
@@ -36,9 +36,9 @@ def encode_axis(length: int, like: Tensor) -> Tensor:
 
     Args:
         length (int): Number of positions.
-        like (Tensor): Has the type and the device.
+        like (Tensor): Gives the dtype and the device.
     """
-    # In float32 at least, like the released models, whatever the precision of the weights.
+    # At least in float32, as in the released models, regardless of the precision of the weights.
     dtype = torch.promote_types(like.dtype, torch.float32)
     position = torch.arange(1, length + 1, device=like.device, dtype=dtype)
     position = position / (length + 1e-6) * (2 * math.pi)

@@ -29,9 +29,9 @@ class ConvNorm(nn.Module):
 
 
 class ConvPatchEmbed(BaseModule):
-    """Projects patches of 8x8 or 16x16 pixels to tokens by three or four convolutions.
+    """Projects patches of 8x8 or 16x16 pixels to tokens with three or four convolutions.
 
-    Sizes that the patch size does not divide round up.
+    Sizes that are not multiples of the patch size are rounded up.
 
     Args:
         in_channels (int): Channels of the image.

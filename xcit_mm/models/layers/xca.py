@@ -9,13 +9,13 @@ from torch.nn import functional as F
 class XCA(BaseModule):
     """Cross-covariance attention: attention over channels instead of tokens.
 
-    With queries, keys and values ``Q, K, V``, one row per token, and ``Q̂, K̂`` whose columns are
-    scaled to unit length, each head computes
+    Given queries, keys and values ``Q, K, V``, one row per token, and ``Q̂, K̂``, which are ``Q, K``
+    with columns scaled to unit length, each head computes
 
         XCA(Q, K, V) = V · A(K, Q),    A(K, Q) = softmax(K̂ᵀ Q̂ / τ).
 
-    The code has tokens in the last dimension, so that it reads ``A · v`` with the softmax over the
-    last dimension. ``temperature`` is 1/τ, one learnt number per head.
+    The code has the tokens in the last dimension, so it computes ``A · v``, with the softmax over
+    the last dimension. ``temperature`` is 1/τ, one learnt number per head.
 
     Args:
         embed_dims (int): Width d of the tokens.

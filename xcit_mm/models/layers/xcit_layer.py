@@ -15,7 +15,7 @@ LAYER_NORM_EPS = 1e-6
 class XCiTLayer(BaseModule):
     """Cross-covariance attention, local patch interaction and feed-forward network.
 
-    Each is a residual branch with LayerNorm before, LayerScale γ after it, and stochastic depth.
+    Each is a residual branch with LayerNorm before it, LayerScale γ after it, and stochastic depth.
     The order of the branches and the numbers in the names are those of the released weights.
 
     Args:

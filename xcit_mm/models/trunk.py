@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import TooSmallError
-from ..weights.hook import translate_state_dict
+from ..weights.hook import excuse_pyramid, translate_state_dict
 from .fast import FORMS, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
@@ -76,6 +76,7 @@ class XCiTTrunk(BaseModule):
             for _ in range(variant.depth)
         )
         self.register_load_state_dict_pre_hook(translate_state_dict)
+        self.register_load_state_dict_post_hook(excuse_pyramid)
         self._freeze_stages()
 
     def trunk_outputs(

@@ -180,6 +180,14 @@ def test_a_level_of_another_width(out_channels, monkeypatch):
     assert level.shape[1] == out_channels
 
 
+def test_a_level_is_replaced_by_its_position():
+    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(8, 16)).eval()
+    model.pyramid.levels[0] = nn.Identity()
+    with torch.no_grad():
+        levels = model(torch.randn(1, 3, 64, 64))
+    assert [tuple(level.shape[2:]) for level in levels] == [(4, 4), (4, 4)]
+
+
 @pytest.mark.parametrize('copied', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_copies_stay_fast(copied):
     model = copied(backbone().eval())

@@ -139,7 +139,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROO
         ).returncode
     if status == 0:
         return
-    output = LOG.read_text(errors='replace')[start:]
+    output = LOG.read_bytes()[start:].decode(errors='replace')
     advice = [text for pattern, text in ADVICE if re.search(pattern, output)]
     raise StepFailed(
         '\n'.join(

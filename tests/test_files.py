@@ -2,7 +2,7 @@
 
 import pytest
 
-from xcit_mm.files import replacing, write_atomically
+from xcit_mm.files import check_writable, replacing, write_atomically
 
 
 def names(folder):
@@ -41,3 +41,13 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(OSError) as raised:
         write_atomically(tmp_path / 'folder', b'new')
     assert raised.value.filename == str(tmp_path / 'folder') and names(tmp_path) == ['folder']
+
+
+def test_a_check_changes_no_file(tmp_path):
+    for name in ('file', 'file.test'):
+        (tmp_path / name).write_text(name)
+    check_writable(tmp_path / 'file')
+    check_writable(tmp_path / 'new' / 'other')
+    assert names(tmp_path) == ['file', 'file.test', 'new'] and names(tmp_path / 'new') == []
+    assert (tmp_path / 'file').read_text() == 'file'
+    assert (tmp_path / 'file.test').read_text() == 'file.test'

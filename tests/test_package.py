@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,26 @@ def test_nothing_in_the_package_imports_the_commands():
             offenders += [f'{path}: {name}' for name in imported(path, inside[:-1])
                           if name.startswith(('xcit_mm.cli', 'xcit_mm_cli', 'dev'))]  # fmt: skip
     assert not offenders
+
+
+def test_private_parts_of_torch_are_used_in_one_file():
+    """Next to ``compat/``, which is about other versions of torch."""
+    operators = ROOT / 'xcit_mm' / 'models' / 'fast' / 'operators.py'
+    assert private_names(operators)
+    for path in (ROOT / 'xcit_mm').rglob('*.py'):
+        if path != operators and path.relative_to(ROOT).parts[1] not in ('compat', '.mim'):
+            assert not private_names(path), path
+
+
+def private_names(path):
+    """The private parts of torch that a file names."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.ImportFrom):
+            names += [f'{node.module}.{alias.name}' for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names.append(ast.unparse(node))
+    return [name for name in names if re.match(r'torch\..*\b_[a-zA-Z]', name)]
 
 
 def imported(path, package):

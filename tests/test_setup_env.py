@@ -21,6 +21,7 @@ def setup_env(tmp_path, monkeypatch):
 
 
 def test_a_failed_step_shows_the_end_of_its_output_and_advice(setup_env):
+    setup_env.run(sys.executable, '-X', 'utf8', '-c', 'print("é" * 9999)')
     code = 'print(*range(99), sep="\\n"); print("x.h:1: Python.h: No such file"); exit(3)'
     with pytest.raises(setup_env.StepFailed) as raised:
         setup_env.run(sys.executable, '-c', code)

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = '.unfinished'
@@ -71,9 +71,13 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    with replacing(path.with_name(f'{path.name}.test')) as unfinished:
+    with suppress(_Enough), replacing(path) as unfinished:
         unfinished.write_bytes(b'test')
-    path.with_name(f'{path.name}.test').unlink()
+        raise _Enough  # so that it does not replace the file
+
+
+class _Enough(Exception):
+    pass
 
 
 def _sync_folder(folder: Path) -> None:

@@ -129,7 +129,7 @@ def examine() -> list[Check]:
             checks.append(_try(operators, checks, _find_operators))
     for task in TASKS:
         checks.append(_try(Check(task, (task,), fix=BUG_FIX), checks, _predict, task))
-    if _works(checks[2]):
+    if any(check.name == 'torch' and _works(check) for check in checks):
         checks += [_cuda(), *_amx()]
     return checks
 

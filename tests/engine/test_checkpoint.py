@@ -13,7 +13,12 @@ from mmengine.config import Config
 
 from tests.engine import runs
 from xcit_mm.cli.train import keep_seed
-from xcit_mm.engine.checkpoint import UNFINISHED, AtomicCheckpointHook, write_atomically
+from xcit_mm.engine.checkpoint import (
+    UNFINISHED,
+    AtomicBackend,
+    AtomicCheckpointHook,
+    write_atomically,
+)
 from xcit_mm.errors import UserError
 from xcit_mm.weights import CheckpointError, use_strict_reader
 
@@ -139,6 +144,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['file']
     write_atomically(path, b'new' * 1000)
     assert path.read_bytes() == b'new' * 1000 and os.listdir(tmp_path) == ['file']
+
+
+@pytest.mark.parametrize('name, left', [('new', ['new']), ('old', ['old'])])
+def test_a_best_checkpoint_of_the_same_name_is_kept(name, left, tmp_path):
+    """mmengine calls it by the epoch, which an iteration-based run may not leave."""
+    backend = AtomicBackend()
+    backend.put(b'1', tmp_path / 'old')
+    with backend.removals_last():
+        backend.remove(tmp_path / 'old')
+        AtomicBackend().put(b'2', tmp_path / name)
+        assert (tmp_path / 'old').is_file()
+    assert os.listdir(tmp_path) == left and (tmp_path / name).read_bytes() == b'2'
 
 
 def test_other_backends_are_left_alone():

@@ -5,6 +5,7 @@ import torch
 
 from xcit_mm.cli import test
 from xcit_mm.engine import IncompleteWeightsError, LoadWatch
+from xcit_mm.models import XCiT, XCiTClassifier
 
 from ..tiny import write_config
 from ..weights.test_formats import to_released
@@ -115,3 +116,22 @@ def test_shared_parameters_count_as_set():
     del state['1.weight']
     model.load_state_dict(state, strict=False)
     watch.check()
+
+
+def test_a_pyramid_that_the_file_lacks_is_unset():
+    arch = dict(embed_dims=16, depth=2, num_heads=2)
+    model = torch.nn.ModuleDict({'backbone': XCiT(arch, out_indices=(0, 1), strides=(8, 16))})
+    classifier = XCiTClassifier(arch, num_classes=3)
+    watch = LoadWatch(model)
+    model.load_state_dict({f'backbone.{k}': v for k, v in classifier.state_dict().items()})
+    with pytest.raises(IncompleteWeightsError, match=r'backbone\.pyramid\.levels'):
+        watch.check()
+
+
+def test_running_statistics_that_the_file_lacks_are_unset():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.BatchNorm2d(1))
+    watch = LoadWatch(model)
+    state = {k: v.clone() for k, v in model.state_dict().items() if 'running' not in k}
+    model.load_state_dict(state, strict=False)
+    with pytest.raises(IncompleteWeightsError, match=r'2 of the 6.*1\.running_mean'):
+        watch.check()

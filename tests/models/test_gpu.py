@@ -46,10 +46,8 @@ def test_half_precision_needs_sums_in_float32(dtype, sums_in_float32, expected, 
 def test_small_gradients_of_statistics_survive_float16(monkeypatch):
     """The backward pass of the statistics; its forward pass in half precision needs a GPU."""
     monkeypatch.setattr(covariance, 'second_moment', lambda x: x.mT.float() @ x.float())
-    tokens = torch.randn(2, 50, 8)
-    gradient = torch.randn(2, 8, 8) * 1e-7  # the least number of float16 is 6e-8
     tokens = (torch.randn(2, 50, 8) * 1e4).half().requires_grad_()
-    gradient = torch.randn(2, 8, 8) * 1e-7  # float16 has only a bit or two for these
+    gradient = torch.randn(2, 8, 8) * 1e-7  # the least number of float16 is 6e-8
     covariance.SecondMoment.apply(tokens).backward(gradient)
     exact = tokens.detach().float() @ (gradient + gradient.mT)
     # Two factors, the scale and the product are rounded to float16.

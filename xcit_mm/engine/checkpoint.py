@@ -31,7 +31,7 @@ def what_resume_takes(work_dir: str) -> str:
 class AtomicBackend(LocalBackend):
     """mmengine's local files, written atomically."""
 
-    _postponed: list[str | Path] | None = None
+    _postponed: dict[str | Path, int] | None = None
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)
@@ -44,19 +44,20 @@ class AtomicBackend(LocalBackend):
         if self._postponed is None:
             super().remove(filepath)
         else:
-            self._postponed.append(filepath)
+            self._postponed[filepath] = Path(filepath).stat().st_ino
 
     @contextmanager
     def removals_last(self) -> Iterator[None]:
         """Postpone removals to the end of the block; after an error, nothing is removed."""
-        outdated: list[str | Path] = []
+        outdated: dict[str | Path, int] = {}
         self._postponed = outdated
         try:
             yield
         finally:
             self._postponed = None
-        for path in outdated:
-            self.remove(path)
+        for path, inode in outdated.items():
+            if Path(path).stat().st_ino == inode:  # else a new file has taken its name
+                self.remove(path)
 
 
 @HOOKS.register_module()

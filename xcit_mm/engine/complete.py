@@ -4,21 +4,23 @@ mmengine only warns about names and shapes that do not match. What the file did 
 random values, and a random head gets a score like any other.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import UserError
 from ..weights.formats import group_names
 
 # How many kinds of names an error lists.
 SHOWN = 4
+STATISTICS = ('running_mean', 'running_var')
 # The last part of names that change what a layer computes; other leftovers are constants.
-LEARNED = ('weight', 'bias', 'running_mean', 'running_var')
+LEARNED = ('weight', 'bias', *STATISTICS)
 
 
 class IncompleteWeightsError(UserError, RuntimeError):
@@ -28,8 +30,9 @@ class IncompleteWeightsError(UserError, RuntimeError):
 class LoadWatch:
     """Watches how weights are loaded into a model.
 
-    Create it before they are loaded, and call :meth:`check` afterwards. A parameter counts as set
-    if loading wrote to it, so neither shared parameters nor renamed ones raise an alarm.
+    Create it before they are loaded, and call :meth:`check` afterwards. A parameter or
+    running statistic counts as set if loading wrote to it, so neither shared parameters nor renamed
+    ones raise an alarm.
 
     Args:
         model (nn.Module): The model.
@@ -40,7 +43,7 @@ class LoadWatch:
         while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):
             inner = inner.module
         self.model: nn.Module = inner
-        self.versions = {name: p._version for name, p in inner.named_parameters()}
+        self.versions = {name: tensor._version for name, tensor in _learned(inner)}
         self.unexpected: list[str] = []
         # mmengine calls it as torch does, with the names that the model lacks.
         self.handle = inner.register_load_state_dict_post_hook(
@@ -54,14 +57,14 @@ class LoadWatch:
             IncompleteWeightsError: With a few of the names.
         """
         self.handle.remove()
-        parameters = dict(self.model.named_parameters())
-        unset = [name for name, p in parameters.items() if p._version == self.versions[name]]
+        learned = dict(_learned(self.model))
+        unset = [name for name, t in learned.items() if t._version == self.versions[name]]
         modules = {name for name, _ in self.model.named_modules()}
         unused = [name for name in self.unexpected if _matters(name, modules)]
         problems = []
         if unset:
             problems.append(
-                f'it leaves {len(unset)} of the {len(parameters)} parameters of the model at '
+                f'it leaves {len(unset)} of the {len(learned)} parameters of the model at '
                 f'random values ({group_names(unset, SHOWN)})'
             )
         if unused:
@@ -73,6 +76,14 @@ class LoadWatch:
                 f'The checkpoint does not belong to this config: {", and ".join(problems)}. Use '
                 'the config it was trained with; --allow-partial uses the checkpoint anyway.'
             )
+
+
+def _learned(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, and the running statistics of BatchNorm, which inference depends on as much."""
+    yield from model.named_parameters()
+    for name, buffer in model.named_buffers():
+        if name.endswith(STATISTICS):
+            yield name, buffer
 
 
 def _matters(name: str, modules: set[str]) -> bool:

@@ -44,9 +44,9 @@ def build_inferencer(
 
     class CompleteInferencer(Inferencer):
         def _load_weights_to_model(self, model: Any, *args: Any) -> None:
-            watch = LoadWatch(model)
+            watch = None if allow_partial else LoadWatch(model)
             super()._load_weights_to_model(model, *args)
-            if not allow_partial:
+            if watch is not None:
                 watch.check()
 
     inferencer = CompleteInferencer(cfg, checkpoint, device=device)

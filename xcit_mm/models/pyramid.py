@@ -45,6 +45,10 @@ class Levels(nn.ModuleList):
     def __getitem__(self, index: int) -> nn.Module:  # type: ignore[override]
         return list(self)[index]
 
+    def __setitem__(self, index: int, module: nn.Module) -> None:
+        names = [name for name, _ in self.named_children()]
+        setattr(self, names[index], module)
+
 
 class Pyramid(BaseModule):
     """Rescales features with transposed convolutions and max-pooling.

@@ -7,11 +7,11 @@ import torch.fx
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import TooSmallError
-from ..weights.hook import translate_state_dict
+from ..weights.hook import excuse_pyramid, translate_state_dict
 from .fast import FORMS, Execution, choose_execution, recomputed
+from .fast.operators import BatchNorm
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 
@@ -76,6 +76,7 @@ class XCiTTrunk(BaseModule):
             for _ in range(variant.depth)
         )
         self.register_load_state_dict_pre_hook(translate_state_dict)
+        self.register_load_state_dict_post_hook(excuse_pyramid)
         self._freeze_stages()
 
     def trunk_outputs(
@@ -114,7 +115,7 @@ class XCiTTrunk(BaseModule):
         self._freeze_stages()
         if mode and self.norm_eval:
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, BatchNorm):
                     module.eval()
         return self
 

@@ -66,16 +66,26 @@ def translate_state_dict(
         del state_dict[prefix + name]
     state_dict.update({prefix + name: value for name, value in recognised.state.items()})
     absent = {name.split('.')[0] for name in expected if name not in recognised.state}
-    own = module.state_dict() if 'pyramid' in absent else {}
-    for name in own:
-        if name.startswith('pyramid.') and name not in recognised.state:
-            state_dict[prefix + name] = own[name]
     print_log(
         f'XCiT weights in the format "{recognised.format}": {len(recognised.state)} tensors'
         + (f'; not used: {", ".join(sorted(unused))}' if unused else '')
         + (f'; not in the file: {", ".join(sorted(absent))}' if absent else ''),
         'current',
     )
+
+
+def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
+    """Let classifiers' weights load strictly: they have no pyramid; torch's post-hook.
+
+    A pyramid of which only a part is missing was refused before.
+
+    Args:
+        module (XCiTTrunk): The backbone or classifier that took the weights.
+        incompatible: Has the missing names of the whole model, changed in place.
+    """
+    own = tuple(f'.{name}' for name in module.state_dict() if name.startswith('pyramid.'))
+    missing = incompatible.missing_keys
+    missing[:] = [name for name in missing if not f'.{name}'.endswith(own)]
 
 
 def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:

@@ -1,6 +1,7 @@
 """The fast executions run unchanged networks, and the plain modules run changed ones."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.models.fast import chunks
 from xcit_mm.models.fast.execution import Differentiable, Inference, choose_execution
 from xcit_mm.models.layers import XCA
 
@@ -87,6 +89,15 @@ def patch_forward(model):
     norm.forward = copy.copy(norm.forward)
 
 
+def patch_a_method(model):
+    xca = model.layers[1].xca
+    xca.attention_map = lambda queries, keys: XCA.attention_map(xca, queries, keys)
+
+
+def override_by_an_instance(model):
+    model.run_layer = lambda *arguments: XCiT.run_layer(model, *arguments)
+
+
 @pytest.mark.parametrize(
     'change',
     [
@@ -101,6 +112,8 @@ def patch_forward(model):
         remove_a_bias,
         replace_attention,
         patch_forward,
+        patch_a_method,
+        override_by_an_instance,
     ],
 )
 def test_a_changed_module_is_called(change):
@@ -109,6 +122,77 @@ def test_a_changed_module_is_called(change):
     assert choose_execution(model) is model
     with torch.no_grad():
         assert choose_execution(model) is model
+
+
+@pytest.mark.parametrize('grad', [True, False])
+@pytest.mark.parametrize('name', ['embed', 'run_layer', 'keep', 'finish'])
+def test_what_a_subclass_overrides_is_called(name, grad):
+    called = []
+
+    def override(self, *arguments):
+        called.append(name)
+        return getattr(super(Mine, self), name)(*arguments)
+
+    Mine = type('Mine', (XCiT,), {name: override})
+    model = Mine(ARCH, 16, out_indices=(0, 1), strides=(4, 8)).eval()
+    with torch.set_grad_enabled(grad):
+        model(torch.randn(1, 3, 64, 64))
+    assert called
+
+
+@pytest.mark.parametrize('kind', [XCA, nn.Linear])
+def test_a_class_that_is_patched_before_or_after_is_called(kind, monkeypatch):
+    before, forward, called = backbone().eval(), kind.forward, []
+
+    def patched(self, *arguments):
+        called.append(self)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(kind, 'forward', patched)
+    for model in (before, backbone().eval()):
+        called.clear()
+        with torch.no_grad():
+            model(torch.randn(1, 3, 64, 64))
+        assert len(called) >= len(model.layers)
+
+
+def test_stochastic_depth_alone_can_be_on():
+    """Monte-Carlo dropout sets these modules to training, and nothing else."""
+    model = backbone(drop_path_rate=0.5).eval()
+    images = torch.randn(1, 3, 64, 64)
+    for layer in model.layers:
+        layer.drop_path.train()
+    with torch.no_grad():
+        assert len({float(model(images)[0].double().sum()) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize('out_channels', [1, 5])
+def test_a_level_of_another_width(out_channels, monkeypatch):
+    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(4, 8)).eval()
+    model.pyramid.levels[1][0] = nn.ConvTranspose2d(16, out_channels, 2, stride=2)
+    monkeypatch.setitem(chunks.CHUNK_ELEMENTS, 'cpu', 1)
+    images = torch.randn(1, 3, 320, 64)
+    with torch.no_grad():
+        assert isinstance(choose_execution(model), Inference)
+        level = model(images)[1]
+        model.fast = False
+        assert relative_error(level, model(images)[1]) < 1e-5
+    assert level.shape[1] == out_channels
+
+
+def test_a_level_is_replaced_by_its_position():
+    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(8, 16)).eval()
+    model.pyramid.levels[0] = nn.Identity()
+    with torch.no_grad():
+        levels = model(torch.randn(1, 3, 64, 64))
+    assert [tuple(level.shape[2:]) for level in levels] == [(4, 4), (4, 4)]
+
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_stay_fast(copied):
+    model = copied(backbone().eval())
+    with torch.no_grad():
+        assert isinstance(choose_execution(model), Inference)
 
 
 @pytest.mark.parametrize('convert', [nn.SyncBatchNorm.convert_sync_batchnorm, copy.deepcopy])

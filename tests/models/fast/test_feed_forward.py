@@ -45,3 +45,21 @@ def test_in_place_equals_the_branch(hidden):
         expected = x + gamma * ffn(norm(x))
         add_feed_forward(x, ffn, norm, gamma)
     torch.testing.assert_close(x, expected)
+
+
+def test_a_frozen_layer_keeps_no_hidden_layer(monkeypatch):
+    ffn, norm, gamma = parts()
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    widths, new_empty = [], torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor,
+        'new_empty',
+        lambda self, *size, **options: widths.append(size) or new_empty(self, *size, **options),
+    )
+    for parameter in (gamma, *ffn.parameters(), *norm.parameters()):
+        assert feed_forward_residual(x, ffn, norm, gamma).requires_grad
+        parameter.requires_grad_(False)
+    assert widths == [(10, 12)] * 7
+    expected = x + gamma * ffn(norm(x))
+    torch.testing.assert_close(feed_forward_residual(x, ffn, norm, gamma), expected)
+    assert len(widths) == 7

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from ..layers import XCA, XCiTLayer
+from ..layers import (
+    LPI,
+    XCA,
+    ConvNorm,
+    ConvPatchEmbed,
+    FeedForward,
+    SinusoidalPositionEncoding,
+    XCiTLayer,
+)
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
@@ -47,11 +55,22 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     Args:
         trunk (XCiTTrunk): The network, which is its own plain execution.
     """
-    if not trunk.fast or is_traced() or has_global_hooks() or anatomy(trunk) != trunk.as_built:
+    if not trunk.fast or is_traced() or has_global_hooks() or _is_changed(trunk):
         return cast(Execution, trunk)
-    if torch.is_grad_enabled() or any(layer.training for layer in trunk.layers):
+    # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
+    if torch.is_grad_enabled() or any(layer.drop_path.training for layer in trunk.layers):
         return Differentiable(trunk)
     return Inference(trunk)
+
+
+def _is_changed(trunk: 'XCiTTrunk') -> bool:
+    """Whether the network is not as this package made it."""
+    if any(kind.forward is not forward for kind, forward in _FORWARDS.items()):
+        return True  # patched in the class, for all modules
+    parts = (getattr(trunk, name, None) for name in ('embed', 'run_layer', 'keep', 'finish'))
+    if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
+        return True  # a subclass has its own
+    return anatomy(trunk) != trunk.as_built
 
 
 def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
@@ -77,7 +96,16 @@ _CONVOLUTION = ('kernel_size', 'stride', 'padding', 'dilation', 'groups', 'paddi
 _SETTINGS = {
     nn.Conv2d: _CONVOLUTION,
     nn.ConvTranspose2d: _CONVOLUTION,
-    XCA: ('num_heads',),
+    # The last two are there only if somebody replaced the methods of this one module.
+    XCA: ('num_heads', 'project', 'attention_map'),
+}
+_PACKAGE = __name__.partition('.fast')[0]
+_FORWARDS = {
+    kind: kind.forward
+    for kind in (
+        *(ConvPatchEmbed, ConvNorm, SinusoidalPositionEncoding, XCiTLayer, XCA, LPI, FeedForward),
+        *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.ConvTranspose2d),
+    )
 }
 
 

@@ -101,7 +101,9 @@ class _ChunkedFeedForward(torch.autograd.Function):
         recompute: bool,
     ) -> Tensor:
         out = torch.empty_like(x)
-        hidden = None if recompute else x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
+        hidden = None
+        if any(ctx.needs_input_grad) and not recompute:  # a frozen layer has no backward
+            hidden = x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
         for chunk in chunks(x, len(weight1)):
             normed = F.layer_norm(x[chunk], norm_weight.shape, norm_weight, norm_bias, eps)
             kept = None if hidden is None else hidden[chunk]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # torch's and OpenMMLab's classes
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
@@ -60,9 +60,9 @@ def is_batched(grad: Tensor) -> bool:
 def is_batch_norm(module: nn.Module) -> bool:
     """Whether a module computes BatchNorm as torch does, in one process or many.
 
-    torch's classes share a private base class, which OpenMMLab subclasses too.
+    Other subclasses of :class:`BatchNorm` compute something else.
     """
-    return isinstance(module, _BatchNorm) and type(module).forward in _BATCH_NORM_FORWARDS
+    return isinstance(module, BatchNorm) and type(module).forward in _BATCH_NORM_FORWARDS
 
 
 _BATCH_NORM_FORWARDS = (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward)

@@ -18,11 +18,12 @@ def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
 
 
 def _upsample(conv: nn.ConvTranspose2d, x: Tensor) -> Tensor:
-    batch, dims, height, width = x.shape
-    pieces = strips(height, 4 * batch * dims * width, x.device)
+    batch, _, height, width = x.shape
+    size = (batch, conv.out_channels, 2 * height, 2 * width)
+    pieces = strips(height, 4 * batch * conv.out_channels * width, x.device)
     if len(pieces) == 1:
         return conv(x)
-    out = x.new_empty(batch, dims, 2 * height, 2 * width, dtype=autocast_dtype(x) or x.dtype)
+    out = x.new_empty(size, dtype=autocast_dtype(x) or x.dtype)
     for start, stop in pieces:
         out[:, :, 2 * start : 2 * stop] = conv(x[:, :, start:stop])
     return out

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .operators import is_traced
+from .operators import BatchNorm, is_traced
 
 
 def recomputed(
@@ -53,7 +52,7 @@ class _StatisticsKept:
         self.settings = [
             (norm, norm.momentum, norm.num_batches_tracked)
             for norm in self.module.modules()
-            if isinstance(norm, _BatchNorm) and norm.training
+            if isinstance(norm, BatchNorm) and norm.training
         ]
         for norm, _, count in self.settings:
             norm.momentum = 0.0

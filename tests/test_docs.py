@@ -460,7 +460,6 @@ def test_benchmark_page_shows_what_was_measured():
     assert took == pytest.approx(make_minutes()['benchmark', False], rel=0.15)
 
 
-@pytest.mark.xfail(strict=True, reason='the page of the last run: 1.05x at 224 here, 0.78x there')
 def test_benchmark_page_has_one_answer_at_224():
     """The comparison with timm and the table of other backbones measure the same at 224x224."""
     row = next(row for row in measured()['bars'] if row['what'] == 'S12/16 inference, 224x224')

@@ -58,7 +58,8 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     if not trunk.fast or is_traced() or has_global_hooks() or _is_changed(trunk):
         return cast(Execution, trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
-    if torch.is_grad_enabled() or any(layer.drop_path.training for layer in trunk.layers):
+    layers = cast(list[XCiTLayer], list(trunk.layers))
+    if torch.is_grad_enabled() or any(layer.drop_path.training for layer in layers):
         return Differentiable(trunk)
     return Inference(trunk)
 

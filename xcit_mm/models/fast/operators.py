@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # torch's and OpenMMLab's classes
+from torch.nn.modules.batchnorm import _BatchNorm
+
+# The base class of all of torch's and OpenMMLab's.
+BatchNorm = _BatchNorm
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:

@@ -3,39 +3,24 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from xcit_mm_cli.doctor import ISA_WITHOUT_AMX, has_broken_amx
 
-def avoid_broken_amx():
-    """Keep oneDNN from using AMX where a virtual machine advertises it but cannot run it.
+# Before torch is imported; processes that are started later inherit the setting.
+if 'ONEDNN_MAX_CPU_ISA' not in os.environ and has_broken_amx():
+    os.environ['ONEDNN_MAX_CPU_ISA'] = ISA_WITHOUT_AMX
 
-    There, a bfloat16 product crashes the process, so one is tried in a separate process. Call this
-    before torch is imported; processes that are started later inherit the setting.
-    """
-    cpuinfo = Path('/proc/cpuinfo')
-    if 'ONEDNN_MAX_CPU_ISA' in os.environ or not cpuinfo.is_file():
-        return
-    if 'amx_tile' in cpuinfo.read_text():
-        code = 'import torch; x = torch.ones(64, 64).bfloat16(); x @ x'
-        if subprocess.run([sys.executable, '-c', code]).returncode != 0:
-            os.environ['ONEDNN_MAX_CPU_ISA'] = 'AVX512_CORE_FP16'
+import torch
+from hypothesis import settings
+from mmengine.config import utils as config_utils
+from mmengine.runner import CheckpointLoader
+from torch.utils.data import _utils as data_utils
 
+from xcit_mm.datasets.shapes import make_shapes
 
-avoid_broken_amx()
-
-import torch  # noqa: E402
-from hypothesis import settings  # noqa: E402
-from mmengine.config import utils as config_utils  # noqa: E402
-from mmengine.runner import CheckpointLoader  # noqa: E402
-from torch.utils.data import _utils as data_utils  # noqa: E402
-
-from xcit_mm.datasets.shapes import make_shapes  # noqa: E402
-
-from .tiny import forget_runs, write_recipe  # noqa: E402
+from .tiny import forget_runs, write_recipe
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Parallel tests, and the processes that they start, share the cores.

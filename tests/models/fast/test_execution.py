@@ -264,21 +264,6 @@ def test_a_tracer_sees_the_plain_network():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_transforms_of_torch_func():
-    model = backbone(norm_eval=True, drop_path_rate=0.0).double().eval()
-    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    parameters = dict(model.named_parameters())
-
-    def loss(parameters, image):
-        levels = torch.func.functional_call(model, parameters, (image[None],))
-        return sum(level.square().mean() for level in levels)
-
-    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, images)
-    sum(loss(parameters, image) for image in images).backward()
-    for name, parameter in parameters.items():
-        torch.testing.assert_close(per_sample[name].sum(0), parameter.grad)
-
-
 @pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
 @pytest.mark.parametrize('fast', [True, False])
 def test_a_graph_can_be_used_twice(fast, options):

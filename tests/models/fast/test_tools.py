@@ -230,9 +230,10 @@ def test_vmap(grad, attention):
                 torch.testing.assert_close(a[i], b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('training', [True, False])
 @pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
-def test_gradients_per_sample(options):
-    model = backbone(**options).double().train()
+def test_gradients_per_sample(options, training):
+    model = backbone(**options).double().train(training)
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     parameters = dict(model.named_parameters())
 

@@ -1,4 +1,7 @@
-"""Deformable convolution, with and without modulation, by torchvision."""
+"""Deformable convolution, with and without modulation, by torchvision.
+
+mmcv passes tensors by position and settings by name.
+"""
 
 from typing import NamedTuple
 
@@ -20,6 +23,29 @@ class Geometry(NamedTuple):
     group: int
     deformable_group: int
     modulated: bool
+
+
+def _plain(
+    *,
+    kW: int,
+    kH: int,
+    dW: int,
+    dH: int,
+    padW: int,
+    padH: int,
+    dilationW: int,
+    dilationH: int,
+    group: int,
+    deformable_group: int,
+    im2col_step: int,
+) -> Geometry:
+    """The geometry of a convolution without modulation, from mmcv's settings for it."""
+    return Geometry(dH, dW, padH, padW, dilationH, dilationW, group, deformable_group, False)
+
+
+def _modulated(*, kernel_h: int, kernel_w: int, **geometry: int) -> Geometry:
+    """The geometry of a convolution with modulation, from mmcv's settings for it."""
+    return Geometry(**geometry, modulated=True)
 
 
 def _forward(
@@ -55,23 +81,10 @@ def deform_conv_forward(
     output: Tensor,
     columns: Tensor,
     ones: Tensor,
-    kW: int,
-    kH: int,
-    dW: int,
-    dH: int,
-    padW: int,
-    padH: int,
-    dilationW: int,
-    dilationH: int,
-    group: int,
-    deformable_group: int,
-    im2col_step: int,
+    **settings: int,
 ) -> None:
     """Convolve without modulation; ``output`` is filled."""
-    geometry = Geometry(
-        dH, dW, padH, padW, dilationH, dilationW, group, deformable_group, modulated=False
-    )
-    output.copy_(_forward(input, weight, offset, *_unused(input, weight), geometry))
+    output.copy_(_forward(input, weight, offset, *_unused(input, weight), _plain(**settings)))
 
 
 def deform_conv_backward_input(
@@ -82,24 +95,11 @@ def deform_conv_backward_input(
     grad_offset: Tensor,
     weight: Tensor,
     columns: Tensor,
-    kW: int,
-    kH: int,
-    dW: int,
-    dH: int,
-    padW: int,
-    padH: int,
-    dilationW: int,
-    dilationH: int,
-    group: int,
-    deformable_group: int,
-    im2col_step: int,
+    **settings: int,
 ) -> None:
     """Fill the gradients of input and offsets, and keep that of the weight in ``columns``."""
-    geometry = Geometry(
-        dH, dW, padH, padW, dilationH, dilationW, group, deformable_group, modulated=False
-    )
     unused = _unused(input, weight)
-    grads = _backward(grad_output, input, weight, offset, *unused, geometry)
+    grads = _backward(grad_output, input, weight, offset, *unused, _plain(**settings))
     grad_input.copy_(grads[0])
     grad_offset.copy_(grads[2])
     columns.resize_(weight.shape).copy_(grads[1])
@@ -112,18 +112,9 @@ def deform_conv_backward_parameters(
     grad_weight: Tensor,
     columns: Tensor,
     ones: Tensor,
-    kW: int,
-    kH: int,
-    dW: int,
-    dH: int,
-    padW: int,
-    padH: int,
-    dilationW: int,
-    dilationH: int,
-    group: int,
-    deformable_group: int,
+    *,
     scale: float,
-    im2col_step: int,
+    **settings: int,
 ) -> None:
     """Fill the gradient of the weight.
 
@@ -131,12 +122,9 @@ def deform_conv_backward_parameters(
     unless it needs neither, and hands its scratch tensor ``columns`` to both calls.
     """
     if not columns.numel():
-        geometry = Geometry(
-            dH, dW, padH, padW, dilationH, dilationW, group, deformable_group, modulated=False
-        )
         weight = torch.zeros_like(grad_weight)
         unused = _unused(input, weight)
-        grads = _backward(grad_output, input, weight, offset, *unused, geometry)
+        grads = _backward(grad_output, input, weight, offset, *unused, _plain(**settings))
         columns = grads[1]
     grad_weight.copy_(scale * columns)
 
@@ -150,25 +138,13 @@ def modulated_deform_conv_forward(
     mask: Tensor,
     output: Tensor,
     columns: Tensor,
-    kernel_h: int,
-    kernel_w: int,
-    stride_h: int,
-    stride_w: int,
-    pad_h: int,
-    pad_w: int,
-    dilation_h: int,
-    dilation_w: int,
-    group: int,
-    deformable_group: int,
+    *,
     with_bias: bool,
+    **settings: int,
 ) -> None:
     """Convolve with modulation; ``output`` is filled."""
-    geometry = Geometry(
-        stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group, True
-    )
-    if not with_bias:
-        bias = input.new_zeros(len(weight))
-    output.copy_(_forward(input, weight, offset, mask, bias, geometry))
+    bias = bias if with_bias else input.new_zeros(len(weight))
+    output.copy_(_forward(input, weight, offset, mask, bias, _modulated(**settings)))
 
 
 def modulated_deform_conv_backward(
@@ -185,25 +161,13 @@ def modulated_deform_conv_backward(
     grad_offset: Tensor,
     grad_mask: Tensor,
     grad_output: Tensor,
-    kernel_h: int,
-    kernel_w: int,
-    stride_h: int,
-    stride_w: int,
-    pad_h: int,
-    pad_w: int,
-    dilation_h: int,
-    dilation_w: int,
-    group: int,
-    deformable_group: int,
+    *,
     with_bias: bool,
+    **settings: int,
 ) -> None:
     """The gradients of :func:`modulated_deform_conv_forward`, which are filled."""
-    geometry = Geometry(
-        stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group, True
-    )
-    if not with_bias:
-        bias = input.new_zeros(len(weight))
-    grads = _backward(grad_output, input, weight, offset, mask, bias, geometry)
+    bias = bias if with_bias else input.new_zeros(len(weight))
+    grads = _backward(grad_output, input, weight, offset, mask, bias, _modulated(**settings))
     for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads, strict=False):
         target.copy_(grad)
     if with_bias:

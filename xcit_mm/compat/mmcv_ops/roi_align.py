@@ -1,6 +1,7 @@
 """RoIAlign: averages by torchvision, maxima in plain PyTorch."""
 
 import itertools
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +14,28 @@ MAX = 0
 NO_MAXIMUM, NOWHERE = -10000, -1
 
 
+class Pooling(NamedTuple):
+    """mmcv's settings, which it passes by name.
+
+    Args:
+        aligned_height (int): Bins of a box from top to bottom.
+        aligned_width (int): Bins from left to right.
+        spatial_scale (float): From the coordinates of the boxes to those of the features.
+        sampling_ratio (int): Samples per bin in each direction; 0 is about one per feature.
+        pool_mode (int): 0 is the maximum of the samples, 1 their average.
+        aligned (bool): Whether boxes are shifted by half a feature.
+    """
+
+    aligned_height: int
+    aligned_width: int
+    spatial_scale: float
+    sampling_ratio: int
+    pool_mode: int
+    aligned: bool
+
+
 def roi_align_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **settings: Any
 ) -> None:
     """Pool the features in boxes.
 
@@ -34,13 +45,11 @@ def roi_align_forward(
         output (Tensor): (N, C, aligned_height, aligned_width), which is filled.
         argmax_y (Tensor): Of the same shape, filled with the positions of the maxima, if any.
         argmax_x (Tensor): The same.
-        aligned_height (int): Bins of a box from top to bottom.
-        aligned_width (int): Bins from left to right.
-        spatial_scale (float): From the coordinates of the boxes to those of the features.
-        sampling_ratio (int): Samples per bin in each direction; 0 is about one per feature.
-        pool_mode (int): 0 is the maximum of the samples, 1 their average.
-        aligned (bool): Whether boxes are shifted by half a feature.
+        **settings: See :class:`Pooling`.
     """
+    aligned_height, aligned_width, spatial_scale, sampling_ratio, pool_mode, aligned = Pooling(
+        **settings
+    )
     features, boxes, bins = wide(input), wide(rois), (aligned_height, aligned_width)
     if pool_mode != MAX:
         output.copy_(_average(features, boxes, spatial_scale, *bins, sampling_ratio, aligned))
@@ -71,28 +80,24 @@ def roi_align_backward(
     argmax_y: Tensor,
     argmax_x: Tensor,
     grad_input: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    **settings: Any,
 ) -> None:
     """The gradient of :func:`roi_align_forward`; ``grad_input`` is filled."""
+    pooling = Pooling(**settings)
     grad, boxes = wide(grad_output), wide(rois)
-    if pool_mode == MAX:
+    if pooling.pool_mode == MAX:
         grad_input.copy_(_scatter(grad, boxes, wide(argmax_y), wide(argmax_x), grad_input.shape))
         return
     grad_input.copy_(
         torch.ops.torchvision._roi_align_backward(
             grad,
             boxes,
-            spatial_scale,
-            aligned_height,
-            aligned_width,
+            pooling.spatial_scale,
+            pooling.aligned_height,
+            pooling.aligned_width,
             *grad_input.shape,
-            sampling_ratio,
-            aligned,
+            pooling.sampling_ratio,
+            pooling.aligned,
         )
     )
 

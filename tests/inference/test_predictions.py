@@ -3,18 +3,15 @@
 import cv2
 import numpy as np
 import pytest
-import torch
-from mmengine.structures import PixelData
 
 from xcit_mm.inference.predictions import write_labels
+from xcit_mm_deploy.results import label_type
 
 
 @pytest.mark.parametrize('classes, dtype', [(256, np.uint8), (257, np.uint16), (847, np.uint16)])
 def test_labels_of_any_number_of_classes_are_written(classes, dtype, tmp_path):
-    from mmseg.structures import SegDataSample
-
-    labels = torch.tensor([[[0, 1, classes // 2], [classes - 2, classes - 1, 0]]])
+    labels = np.array([[0, 1, classes // 2], [classes - 2, classes - 1, 0]])
     path = tmp_path / 'labels.png'
-    write_labels(path, SegDataSample(pred_sem_seg=PixelData(data=labels)), classes)
+    write_labels(path, labels.astype(label_type(classes)))
     written = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    assert written.dtype == dtype and written.tolist() == labels[0].tolist()
+    assert written.dtype == dtype and written.tolist() == labels.tolist()

@@ -9,8 +9,9 @@ import cv2
 import mmcv
 import numpy as np
 
+from xcit_mm_deploy.inputs import Source
+
 from ..errors import UserError
-from .inputs import Source
 
 # For cameras and files that do not state theirs.
 DEFAULT_FPS = 25.0
@@ -63,18 +64,18 @@ def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], No
 
     Args:
         path (Path): The file.
-        video (Video): Gives the size and the frame rate.
+        video (Video): Gives the frame rate. All frames are as large as the first one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # OpenCV chooses the format by the ending.
     unfinished = path.with_name(f'unfinished_{path.name}')
-    writer = cv2.VideoWriter(
-        str(unfinished), cv2.VideoWriter.fourcc(*'mp4v'), video.fps, video.size
-    )
-    count = 0
+    writer, count = cv2.VideoWriter(), 0
 
     def write(frame: np.ndarray) -> None:
         nonlocal count
+        if not count:
+            size = (frame.shape[1], frame.shape[0])
+            writer.open(str(unfinished), cv2.VideoWriter.fourcc(*'mp4v'), video.fps, size)
         writer.write(frame)
         count += 1
 

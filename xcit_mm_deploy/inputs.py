@@ -1,4 +1,4 @@
-"""Which images and videos the user means, how they are read, and what their results are called."""
+"""Which images and videos the user means, how images are read, and what results are called."""
 
 import glob
 import itertools
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import mmcv
+import cv2
 import numpy as np
 
-from ..errors import UserError
+from .errors import ImageError, UserError
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
 
@@ -83,9 +83,32 @@ def result_names(sources: Sequence[Source]) -> dict[Source, str]:
     return {source: name for name, source in taken.items()}
 
 
-def read_image(path: Path) -> np.ndarray | None:
-    """The image as BGR, or None if it cannot be read."""
+def read_image(path: str | os.PathLike) -> np.ndarray:
+    """An image file as BGR, turned as its EXIF data says.
+
+    Args:
+        path (str or PathLike): The file.
+
+    Raises:
+        ImageError: If it cannot be read.
+    """
     try:
-        return mmcv.imread(str(path), channel_order='bgr')
-    except Exception:  # a damaged file can raise anything
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise ImageError(f'{path} cannot be read: {error.strerror}') from None
+    image = decode(content)
+    if image is None:
+        raise ImageError(f'{path} is not an image, or is damaged')
+    return image
+
+
+def decode(content: np.ndarray) -> np.ndarray | None:
+    """The content of an image file as BGR; None if that is impossible.
+
+    Args:
+        content (np.ndarray): Its bytes, uint8.
+    """
+    try:
+        return cv2.imdecode(content, cv2.IMREAD_COLOR) if len(content) else None
+    except (cv2.error, MemoryError):  # the size that a damaged file states can be anything
         return None

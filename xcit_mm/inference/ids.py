@@ -1,0 +1,128 @@
+"""The ids of images and categories in predictions: those of an annotation file, or our own."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xcit_mm_deploy import coco
+from xcit_mm_deploy.inputs import Source, is_video
+
+from ..errors import UserError
+
+
+@dataclass
+class Ids:
+    """Which ids images and classes have.
+
+    Args:
+        images (dict[Source, int]): Id of each image. Those that an annotation file lacks have none.
+        categories (list[dict]): COCO's entry of each class, in the order of the labels.
+        meaning (str): Where the ids come from, in a sentence.
+        annotated (bool): Whether they come from an annotation file.
+    """
+
+    images: dict[Source, int]
+    categories: list[dict[str, Any]]
+    meaning: str
+    annotated: bool
+
+
+def own_ids(sources: Sequence[Source], classes: Sequence[str], known: Sequence[int] | None) -> Ids:
+    """Ids for images without annotations.
+
+    Args:
+        sources (Sequence[Source]): The inputs, numbered from 1.
+        classes (Sequence[str]): Names of the classes.
+        known (Sequence[int], optional): Their ids, where the model has them; else, from 1.
+    """
+    images = {source: i + 1 for i, source in enumerate(sources)}
+    return Ids(images, coco.categories(classes, known), coco.OWN_IDS, annotated=False)
+
+
+class AnnotationFile:
+    """A file in COCO's layout that gives the ids of images, by file name, and of classes, by name.
+
+    Args:
+        path (str): The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            content = json.loads(Path(path).read_bytes())
+            self.images = [(str(image['file_name']), image['id']) for image in content['images']]
+            self.categories = [(each['name'], each['id']) for each in content['categories']]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"--ann-file {path} is not an annotation file in COCO's layout, which has images "
+                'with "id" and "file_name", and categories with "id" and "name": '
+                f'{type(error).__name__}: {error}'
+            ) from None
+
+    def ids(self, sources: Sequence[Source], classes: Sequence[str]) -> Ids:
+        """The ids of some images and classes.
+
+        Args:
+            sources (Sequence[Source]): The inputs. What the file lacks gets no id.
+            classes (Sequence[str]): The classes of the model, all of which the file must have.
+        """
+        by_class = self._unique(self.categories, 'categories')
+        lacking = [name for name in classes if name not in by_class]
+        if lacking:
+            raise UserError(
+                f'--ann-file {self.path} has no category {_listed(lacking)}, which the model '
+                f'predicts; its categories are {_listed(by_class)}. Names must be the same, letter '
+                'by letter.'
+            )
+        categories = [{'id': by_class[name], 'name': name} for name in classes]
+        meaning = f'Ids are those of {Path(self.path).name}.'
+        return Ids(self._image_ids(sources), categories, meaning, annotated=True)
+
+    def _image_ids(self, sources: Iterable[Source]) -> dict[Source, int]:
+        by_name = self._unique(
+            [(file_name.replace('\\', '/'), number) for file_name, number in self.images], 'images'
+        )
+        bare = Counter(name.rpartition('/')[2] for name in by_name)
+        alone = {n.rpartition('/')[2]: i for n, i in by_name.items() if bare[Path(n).name] == 1}
+        found: dict[Source, int] = {}
+        taken: dict[int, Source] = {}
+        images = [source for source in sources if isinstance(source, Path) and not is_video(source)]
+        for source in images:
+            parts = source.absolute().parts
+            # The longest match: of a.jpg and left/a.jpg, the latter is left/a.jpg.
+            endings = ('/'.join(parts[i:]) for i in range(len(parts)))
+            number = next((by_name[name] for name in endings if name in by_name), None)
+            if number is None:  # a copy in another folder
+                number = alone.get(source.name)
+            if number is None:
+                continue
+            if number in taken:
+                raise UserError(
+                    f'{taken[number]} and {source} are both the image {number} of --ann-file '
+                    f'{self.path}, by their names. Give the images of one folder.'
+                )
+            found[source], taken[number] = number, source
+        if images and not found:
+            raise UserError(
+                f'--ann-file {self.path} has none of the {len(images)} images: it lists '
+                f'{_listed(by_name, 3)}, for example.'
+            )
+        return found
+
+    def _unique(self, pairs: list[tuple[str, int]], what: str) -> dict[str, int]:
+        counts = Counter(name for name, _ in pairs)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise UserError(
+                f'--ann-file {self.path} is ambiguous: several of its {what} are named '
+                f'{_listed(repeated)}.'
+            )
+        return dict(pairs)
+
+
+def _listed(names: Iterable[str], most: int = 10) -> str:
+    names = [repr(name) for name in names]
+    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')

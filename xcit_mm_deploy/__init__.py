@@ -1,0 +1,19 @@
+"""Runs exported models, and draws predictions, without PyTorch: numpy, OpenCV and ONNX Runtime.
+
+Nothing here imports ``xcit_mm``, PyTorch or OpenMMLab. Images are BGR, as OpenCV reads them.
+"""
+
+from .errors import ImageError, ModelError
+from .inputs import read_image
+from .model import Model, load
+from .results import Detections, Segmentation
+
+__all__ = [
+    'Detections',
+    'ImageError',
+    'Model',
+    'ModelError',
+    'Segmentation',
+    'load',
+    'read_image',
+]

@@ -1,0 +1,90 @@
+"""What a model predicts for one image, in numpy arrays and in pixels of that image."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Detections:
+    """The objects in an image, best first.
+
+    Args:
+        boxes (np.ndarray): float32 (D, 4): x1 y1 x2 y2.
+        scores (np.ndarray): float32 (D,), 0...1.
+        labels (np.ndarray): int64 (D,), indices of classes.
+        masks (np.ndarray, optional): bool (D, H, W); None for models that predict only boxes.
+        classes (Sequence[str]): Names of all classes of the model.
+        palette (Sequence, optional): Their RGB colours.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: np.ndarray | None
+    classes: Sequence[str]
+    palette: Sequence[Sequence[int]] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each object's class."""
+        return [class_name(self.classes, int(label)) for label in self.labels]
+
+    def draw(self, image: np.ndarray, score_thr: float = 0.3) -> np.ndarray:
+        """A picture of them, as large as the image; see :func:`.draw.draw_detections`.
+
+        Args:
+            image (np.ndarray): BGR, the one that was predicted on.
+            score_thr (float): Only what scores above this is drawn. Defaults to 0.3.
+        """
+        from .draw import draw_detections  # here: only pictures need Pillow
+
+        found = (self.boxes, self.scores, self.labels, self.masks)
+        return draw_detections(image, *found, self.classes, self.palette, score_thr)
+
+
+@dataclass
+class Segmentation:
+    """The class of each pixel of an image.
+
+    Args:
+        labels (np.ndarray): (H, W), indices of classes, of an unsigned type.
+        classes (Sequence[str]): Names of all classes of the model.
+        palette (Sequence, optional): Their RGB colours.
+    """
+
+    labels: np.ndarray
+    classes: Sequence[str]
+    palette: Sequence[Sequence[int]] | None = None
+
+    def draw(self, image: np.ndarray, fixed_size: bool = False) -> np.ndarray:
+        """A picture of it with a strip that names the classes; see :func:`.draw.draw_segmentation`.
+
+        Args:
+            image (np.ndarray): BGR, the one that was predicted on.
+            fixed_size (bool): Whether images of equal size give pictures of equal size. Defaults
+                to False.
+        """
+        from .draw import draw_segmentation
+
+        return draw_segmentation(image, self.labels, self.classes, self.palette, fixed_size)
+
+
+def label_type(classes: int) -> type[np.unsignedinteger]:
+    """The smallest type for the labels of this many classes.
+
+    Args:
+        classes (int): How many.
+    """
+    return np.uint8 if classes <= 256 else np.uint16
+
+
+def class_name(classes: Sequence[str], label: int) -> str:
+    """The name of a class; a number if it has none.
+
+    Args:
+        classes (Sequence[str]): The names.
+        label (int): Index of the class.
+    """
+    return str(classes[label]) if label < len(classes) else f'class {label}'

@@ -79,7 +79,9 @@ def spoilt(small_data, tmp_path):
 
 def test_every_kind_of_problem_is_tested():
     tested = {kind for _, _, kinds, _ in CASES.values() for kind in kinds}
-    assert tested == (ERRORS | NOTES).keys() - {'label: without image'}
+    elsewhere = {kind for kind in ERRORS if kind.startswith('data set')}
+    elsewhere |= {'label: without image', 'label: class never used', 'config: class count'}
+    assert tested == (ERRORS | NOTES).keys() - elsewhere
 
 
 @pytest.mark.parametrize('case', [case for case in CASES if case != 'seg image 100 megapixels'])
@@ -242,6 +244,79 @@ def test_an_invalid_annotation_file_is_found_and_stops_a_run(content, spoilt, ca
     assert 'annotations: not COCO' in capfd.readouterr().out
     with pytest.raises(DataError, match=str(files[-1])):
         fetch(config, 'train_dataloader')
+
+
+def rename_images(bad):
+    for path in bad.ade_image.parent.iterdir():
+        path.rename(path.with_suffix('.JPG'))
+
+
+def leave_no_images(bad):
+    bad.annotations.write_text(json.dumps({**bad.content, 'images': [], 'annotations': []}))
+
+
+EMPTY = {
+    'suffix': ('seg', rename_images, '', 'images/training: no file ends in .jpg; the folder has '
+               'files of other types: 8 .JPG. Set img_suffix'),
+    'no files': ('seg', lambda bad: [p.unlink() for p in bad.ade_image.parent.iterdir()], '',
+                 'images/training: no file ends in .jpg; the folder has no files'),
+    'empty list': ('seg', lambda bad: (bad.label.parents[2] / 'empty.txt').touch(),
+                   "train_dataloader['dataset']['ann_file'] = 'empty.txt'\n",
+                   'empty.txt: it lists no images'),
+    'no images': ('det', leave_no_images, '', 'instances_train2017.json: it lists no images'),
+    'no objects': (
+        'det', lambda bad: bad.spoil_annotations(lambda content: content.update(annotations=[])),
+        "train_dataloader['dataset']['filter_cfg'] = dict(filter_empty_gt=True)\n",
+        'leaves out all 8 images: filter_empty_gt=True those without an object of the classes',
+    ),
+    'small images': (
+        'det', lambda bad: None,
+        "train_dataloader['dataset']['filter_cfg'] = dict(min_size=500)\n",
+        'leaves out all 8 images: min_size=500 those with a shorter side',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', EMPTY)
+def test_a_data_set_without_images_is_an_error(case, spoilt, tmp_path, capfd):
+    task, spoil, line, expected = EMPTY[case]
+    config, _ = spoilt(task, spoil)
+    config.write_text(f'{config.read_text()}\n{line}')
+    assert call(check, config) == 1
+    printed = capfd.readouterr().out
+    assert 'data set: empty' in printed and expected in printed
+    with pytest.raises(DataError) as raised:
+        fetch(config, 'train_dataloader')
+    assert expected in str(raised.value)
+    if case == 'suffix':
+        assert call(train, config, '--work-dir', tmp_path / 'work') == 2
+        assert expected in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_config_without_data_sets_is_an_error(small_data, tmp_path, capfd):
+    config = write_config(tmp_path, 'det', small_data)
+    config.write_text(f'{config.read_text()}\ntest_dataloader = None\n')
+    assert call(check, config, '--split', 'test') == 2
+    assert 'no data set in test_dataloader' in capfd.readouterr().err
+
+
+def test_evaluation_counts_an_object_that_training_skips(spoilt):
+    """As the text on empty boxes says: perfect detections of all others do not reach 1."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    _, (*_, file) = spoilt('det', CASES['annotation no width'][1])
+    content = json.loads(file.read_text())
+    empty, *others = content['annotations']
+    found = [{**a, 'score': 1.0} for a in others if a['image_id'] == empty['image_id']]
+    truth = COCO(file)
+    evaluation = COCOeval(truth, truth.loadRes(found), 'bbox')
+    evaluation.params.imgIds = [empty['image_id']]
+    evaluation.params.useCats = 0
+    evaluation.evaluate()
+    evaluation.accumulate()
+    recall = evaluation.eval['recall'][0, 0, 0, -1]  # IoU 0.5, objects of all sizes
+    assert recall == pytest.approx(len(found) / (len(found) + 1)) and found
 
 
 def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, capfd):

@@ -7,6 +7,7 @@ go unnoticed (labels of another size, two images with the same id).
 
 import contextlib
 import functools
+import io
 from typing import Any
 
 from mmengine.dataset import BaseDataset, Compose
@@ -14,7 +15,8 @@ from mmengine.registry import DATASETS
 
 from .check import DataError
 from .check.coco import STOPPING, check_coco
-from .check.labels import Labels, wrong_labels
+from .check.empty import empty
+from .check.labels import Labels, contradiction, wrong_labels
 
 HINT = 'tools/check_dataset.py finds all such files.'
 
@@ -43,7 +45,11 @@ def build_guarded(config: dict) -> Any:
             kind = registry.get(kind)
     if isinstance(kind, type) and issubclass(kind, BaseDataset):
         config = {**config, 'type': guarded_class(kind)}
-    return DATASETS.build(config)
+    dataset = DATASETS.build(config)
+    problem = contradiction(dataset, config.get('pipeline'))
+    if problem:
+        raise DataError(str(problem))
+    return dataset
 
 
 @functools.cache
@@ -80,12 +86,24 @@ class GuardedDataset(BaseDataset):
             file = getattr(self, 'ann_file', '') or getattr(self, 'data_prefix', '')
             raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
 
+    def filter_data(self) -> list[dict]:
+        """As in the data set; mmengine fails without a reason if nothing is left."""
+        kept = super().filter_data()
+        if not kept:
+            raise DataError(str(empty(self, len(self.data_list))))
+        return kept
+
     @property
     def COCOAPI(self) -> type:
         """The class with which mmdet's data sets read COCO's format, with checks."""
         file, classes = self.ann_file, self.metainfo.get('classes')
 
         class Checked(super().COCOAPI):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                # pycocotools prints four lines per file.
+                with contextlib.redirect_stdout(io.StringIO()):
+                    super().__init__(*args, **kwargs)
+
             def createIndex(self) -> None:
                 for problem in check_coco(self.dataset, file, classes):
                     if problem.kind in STOPPING:

@@ -82,8 +82,28 @@ def check_coco(
             yield Problem(f'annotations: {kind}', path, detail)
 
 
+def count_used(content: dict[str, Any], dataset: Any) -> int:
+    """How many images mmdet uses after ``filter_cfg``, which it applies in training only.
+
+    Args:
+        content (dict): Annotations without problems that stop a run.
+        dataset (CocoDataset): Their data set.
+    """
+    filter_cfg = {} if dataset.test_mode else dataset.filter_cfg or {}
+    names, shortest = dataset.metainfo['classes'], filter_cfg.get('min_size', 0)
+    classes = {c['id'] for c in content['categories'] if c['name'] in names}
+    annotations = content.get('annotations', [])
+    with_objects = {a['image_id'] for a in annotations if a['category_id'] in classes}
+    keeps_empty = not filter_cfg.get('filter_empty_gt', False)
+    return sum(
+        (keeps_empty or image['id'] in with_objects)
+        and min(image['width'], image['height']) >= shortest
+        for image in content['images']
+    )
+
+
 def _is_whole(image: dict) -> bool:
-    return all(key in image for key in IMAGE_KEYS) and _finite((image['width'], image['height']))
+    return all(key in image for key in IMAGE_KEYS) and finite((image['width'], image['height']))
 
 
 def _check_images(images: list[dict], path: str) -> Iterator[Problem]:
@@ -125,7 +145,7 @@ def _check_object(annotation: dict, image: dict, masks: bool) -> Iterator[tuple[
         yield 'not COCO', 'segmentation is not a list of polygons, each a list of numbers'
         return
     numbers = [*box, annotation['area'], *(n for polygon in polygons for n in polygon)]
-    if not _finite(numbers):
+    if not finite(numbers):
         yield 'not a number', 'NaN, infinity or a non-number in the box, area or polygons'
         return
     x, y, width, height = box
@@ -142,5 +162,5 @@ def _check_object(annotation: dict, image: dict, masks: bool) -> Iterator[tuple[
         yield 'empty polygon', f'{polygons}'
 
 
-def _finite(numbers: Iterable[Any]) -> bool:
+def finite(numbers: Iterable[Any]) -> bool:
     return all(type(n) in (int, float) and math.isfinite(n) for n in numbers)

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ...configs import nested_dicts
 from .problems import Problem
 
 # Pillow's modes with one channel of at most 8 bits. mmseg converts any other mode to that.
 ONE_BYTE_MODES = ('1', 'L', 'P')
+VALUES_SHOWN = 8
 
 
 class Labels(NamedTuple):
@@ -31,8 +33,44 @@ class Labels(NamedTuple):
         return cls(classes, dataset.ignore_index, dataset.reduce_zero_label)
 
 
+def contradiction(dataset: Any, pipeline: Any) -> Problem | None:
+    """The problem of a data set whose pipeline counts classes from another number, if it does.
+
+    Args:
+        dataset (BaseDataset): The data set. Those of detectors have no such setting.
+        pipeline (list): Its pipeline in the config.
+    """
+    own = getattr(dataset, 'reduce_zero_label', None)
+    for step in nested_dicts(pipeline):
+        other = step.get('reduce_zero_label')
+        if None not in (own, other) and own != other:
+            detail = (
+                f'the data set has reduce_zero_label={own}, but its pipeline has dict(type='
+                f"'{step.get('type')}', reduce_zero_label={other}). Remove reduce_zero_label from "
+                'that line of the pipeline: without it, loading follows the data set'
+            )
+            folder = dataset.data_prefix.get('seg_map_path') or dataset.ann_file
+            return Problem('data set: reduce_zero_label', str(folder), detail)
+    return None
+
+
+def never_used(dataset: Any, used: np.ndarray) -> list[Problem]:
+    """The problem of classes that no label has, unless the classes are those of a public data set.
+
+    Args:
+        dataset (BaseSegDataset): The data set.
+        used (np.ndarray): Whether each of 256 values was seen.
+    """
+    names = dataset.metainfo['classes']
+    unused = [name for i, name in enumerate(names) if not used[i]]
+    if not unused or dataset.METAINFO:
+        return []
+    folder = dataset.data_prefix.get('seg_map_path') or ''
+    return [Problem('label: class never used', str(folder), f'no pixel has {", ".join(unused)}')]
+
+
 def check_label(
-    info: dict[str, Any], allowed: Labels, image_size: tuple[int, int]
+    info: dict[str, Any], allowed: Labels, image_size: tuple[int, int], used: np.ndarray
 ) -> list[Problem]:
     """Find problems in the labels of an image.
 
@@ -40,6 +78,7 @@ def check_label(
         info (dict): An entry of the data set's ``load_data_list``.
         allowed (Labels): What they may be.
         image_size (tuple[int, int]): Height and width of the decoded image.
+        used (np.ndarray): Set to true at the values of the labels.
     """
     from mmseg.datasets.transforms import LoadAnnotations
 
@@ -53,6 +92,7 @@ def check_label(
     except Exception as error:  # a damaged file can raise anything
         return [Problem('label: unreadable', path, str(error))]
     problem = wrong_labels(labels, path, allowed, image_size)
+    used[labels] = True
     return [problem] if problem else []
 
 
@@ -72,9 +112,26 @@ def wrong_labels(
     if largest is not None and largest > 255:
         detail = f'up to {largest}, but mmseg keeps only the last 8 bits'
         return Problem('label: out of range', path, detail)
-    top = int(labels[labels != allowed.ignored].max(initial=0))
-    if top >= allowed.classes:
-        reduced = ' after reduce_zero_label' if allowed.reduced else ''
-        detail = f'up to {top}{reduced}; the classes are 0 to {allowed.classes - 1}'
-        return Problem('label: out of range', path, detail)
-    return None
+    values = np.unique(labels[labels != allowed.ignored])
+    unknown = values[values >= allowed.classes]
+    return (
+        Problem('label: out of range', path, _unknown(unknown, allowed)) if len(unknown) else None
+    )
+
+
+def _unknown(values: np.ndarray, allowed: Labels) -> str:
+    first = int(allowed.reduced)
+    numbers = [value + first for value in values.tolist()]
+    stored = ', '.join(map(str, numbers))
+    few = len(numbers) <= VALUES_SHOWN
+    shown = stored if few else f'{len(numbers)} values from {numbers[0]} to {numbers[-1]}'
+    detail = (
+        f'the file has {shown}; the config names {allowed.classes} classes, {first} to '
+        f'{first + allowed.classes - 1}'
+    )
+    if not few:
+        return detail
+    void = f"to ignore {stored}, use type='LabelFolder' with void=({stored},)"
+    if values.tolist() == [allowed.classes] and not allowed.reduced:
+        return f'{detail}. If 0 means unlabelled, set reduce_zero_label=True; {void}'
+    return f'{detail}; {void}'

@@ -4,16 +4,22 @@ from dataclasses import dataclass
 
 from ...errors import UserError
 
+# mmdet leaves such objects out of training; pycocotools evaluates against all of the file.
+SKIPPED = 'training skips the object, but evaluation still counts it'
 # kind -> what happens in training and testing. Errors stop a run or corrupt the training.
 ERRORS = {
+    'config: class count': 'a head has another number of classes than the data; the run stops',
+    'data set: empty': 'there are no images to use; the run stops',
+    'data set: reduce_zero_label': 'the data set and its pipeline contradict each other; the run '
+    'stops',
     'annotations: not COCO': 'the file or an entry lacks what COCO files have; the run stops',
     'annotations: duplicate id': 'entries would replace others; the run stops',
     'annotations: not a number': 'NaN or infinity in a box, polygon or size; the run stops',
     'annotations: class missing': 'a class of the config is not in the file; the run stops',
     'annotations: unknown category': 'no category of the file has that id; mmdet skips the object',
     'annotations: unknown image': 'no image of the file has that id; mmdet skips the object',
-    'annotations: box outside': 'the box lies outside the image; mmdet skips the object',
-    'annotations: empty box': 'no area, or a side below one pixel; mmdet skips the object',
+    'annotations: box outside': f'the box lies outside the image; {SKIPPED}',
+    'annotations: empty box': f'no area, or a side below one pixel; {SKIPPED}',
     'annotations: empty polygon': 'no polygon of three points; mmdet ignores the object',
     'annotations: no mask': 'the pipeline loads masks and the object has none; the run stops',
     'image: missing': 'there is no such file; the run stops',
@@ -37,6 +43,28 @@ NOTES = {
     'image: 16 bit': 'reduced to 8 bits',
     'image: rotated by EXIF': 'rotated when it is read; labels and boxes must fit that',
     'label: without image': 'not used',
+    'label: class never used': 'no pixel has it; if you expected some, see reduce_zero_label',
+}
+# What a conversion from another format leaves out, and what it changes.
+LEFT_OUT = {
+    'left out: split missing': 'there is no such folder or list; its images are left out',
+    'left out: image missing': 'there is no image for the labels or the line of a list',
+    'left out: image unreadable': 'the image is damaged; its objects are left out too',
+    'left out: several images': 'images with one name share their labels; all are left out',
+    'left out: no annotations': 'a list names the image and nothing describes it',
+    'left out: annotations unreadable': 'the file is damaged; its image is left out too',
+    'left out: line unreadable': 'a line is not in the format; the object is left out',
+    'left out: unknown class': 'the class is not one of the data set; the object is left out',
+    'left out: not a number': 'a coordinate is missing, NaN or infinite; the object is left out',
+    'left out: empty box': 'a side of zero, or below one pixel; the object is left out',
+    'left out: box outside': 'the box lies outside the image; the object is left out',
+    'left out: duplicate': 'listed or drawn twice; one of them is left out',
+}
+CHANGED = {
+    'changed: clipped': 'the box reached over the border and was cut off there',
+    'changed: other size': "the file states another size than the image has; the image's is used",
+    'changed: no labels': 'there is no file of labels; kept as an image without objects',
+    'changed: in several splits': 'kept in all of them; results on it are too good',
 }
 
 
@@ -45,7 +73,7 @@ class Problem:
     """One thing that is wrong with one file.
 
     Args:
-        kind (str): A key of :data:`ERRORS` or :data:`NOTES`.
+        kind (str): A key of one of the dicts above.
         file (str): The file.
         detail (str): What and where. Defaults to ''.
     """
@@ -56,10 +84,10 @@ class Problem:
 
     @property
     def is_error(self) -> bool:
-        return self.kind in ERRORS
+        return self.kind in ERRORS or self.kind in LEFT_OUT
 
     def __str__(self) -> str:
-        return f'{self.file}: {self.detail or (ERRORS | NOTES)[self.kind]}'
+        return f'{self.file}: {self.detail or (ERRORS | LEFT_OUT | NOTES | CHANGED)[self.kind]}'
 
 
 class DataError(UserError):

@@ -1,23 +1,27 @@
 """Checks data sets as a config defines them: every image, every annotation, every label."""
 
 import contextlib
+import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from mmengine.registry import DATASETS
 from rich.console import Console
 from rich.progress import Progress
 
-from .coco import check_coco, read_coco
+from .coco import STOPPING, check_coco, count_used, read_coco
+from .empty import empty
 from .images import check_image, large_images
-from .labels import Labels, check_label
-from .problems import ERRORS, NOTES, Problem
+from .labels import Labels, check_label, contradiction, never_used
+from .problems import CHANGED, ERRORS, LEFT_OUT, NOTES, Problem
 
 EXAMPLES = 3
+T = TypeVar('T')
 
 
 @dataclass
@@ -44,7 +48,7 @@ class Report:
                 'count': len(found[kind]),
                 'what happens': text,
             }
-            for severity, kinds in (('error', ERRORS), ('note', NOTES))
+            for severity, kinds in (('error', ERRORS | LEFT_OUT), ('note', NOTES | CHANGED))
             for kind, text in kinds.items()
             if kind in found
         ]
@@ -73,6 +77,20 @@ class Report:
         return json.dumps(content, indent=1) + '\n'
 
 
+class Plan(NamedTuple):
+    """How to check a data set.
+
+    Args:
+        problems (list[Problem]): Those of the annotations as a whole.
+        jobs (list): One per image, which returns its problems.
+        finish (callable): Returns the problems that show after all jobs.
+    """
+
+    problems: list[Problem]
+    jobs: Sequence[Callable[[], list[Problem]]] = ()
+    finish: Callable[[], list[Problem]] = list
+
+
 def find_problems(datasets: dict[str, list[dict]], workers: int) -> Report:
     """Check data sets.
 
@@ -92,17 +110,22 @@ def find_problems(datasets: dict[str, list[dict]], workers: int) -> Report:
                 if key in seen:
                     continue
                 seen.add(key)
-                problems, jobs = plan(dataset, masks)
+                wrong = contradiction(dataset, config.get('pipeline'))
+                if wrong:
+                    report.problems.append(wrong)
+                    continue
+                problems, jobs, finish = plan(dataset, masks)
                 report.problems += problems
                 report.images += len(jobs)
                 task = progress.add_task(split, total=len(jobs))
                 for found in in_threads(jobs, workers):
                     report.problems += found
                     progress.advance(task)
+                report.problems += finish()
     return report
 
 
-def in_threads(jobs: Iterable[Callable], workers: int) -> Iterator[list[Problem]]:
+def in_threads(jobs: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     """Run jobs in threads, since decoders release the GIL. Results keep their order."""
     with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(lambda job: job(), jobs)
@@ -117,8 +140,8 @@ def loads_masks(pipeline: Iterable[dict]) -> bool:
     return any(step.get('with_mask', False) for step in pipeline)
 
 
-def plan(dataset: Any, masks: bool) -> tuple[list[Problem], list[Callable[[], list[Problem]]]]:
-    """The problems of the annotations as a whole, and one job per image."""
+def plan(dataset: Any, masks: bool) -> Plan:
+    """What to do for a data set."""
     with contextlib.suppress(ImportError):
         from mmdet.datasets import CocoDataset
 
@@ -129,38 +152,68 @@ def plan(dataset: Any, masks: bool) -> tuple[list[Problem], list[Callable[[], li
 
         if isinstance(dataset, BaseSegDataset):
             return plan_labels(dataset)
-    raise TypeError(f'{type(dataset).__name__} is neither a CocoDataset nor a BaseSegDataset')
+    from ...pretraining import CocoObjects, LabelledFolder, UnlabelledFolder
+
+    if isinstance(dataset, (CocoObjects, LabelledFolder, UnlabelledFolder)):
+        return plan_images(dataset)
+    raise TypeError(
+        f'{type(dataset).__name__} is neither a CocoDataset, nor a BaseSegDataset, nor a folder of '
+        'images'
+    )
 
 
-def plan_coco(dataset: Any, masks: bool) -> tuple[list[Problem], list]:
+def plan_images(dataset: Any) -> Plan:
+    paths = dict.fromkeys(info['img_path'] for info in dataset.load_data_list())
+
+    def job(path: str) -> Callable[[], list[Problem]]:
+        return lambda: check_image(path)[0]
+
+    # No decoder of images reads arrays.
+    return Plan([], [job(path) for path in paths if not path.lower().endswith('.npy')])
+
+
+def plan_coco(dataset: Any, masks: bool) -> Plan:
     content = read_coco(dataset.ann_file)
     if isinstance(content, Problem):
-        return [content], []
+        return Plan([content])
     problems = list(check_coco(content, dataset.ann_file, dataset.metainfo['classes'], masks))
+    readable = not any(problem.kind in STOPPING for problem in problems)
+    if readable and not count_used(content, dataset):
+        problems.append(empty(dataset, len(content['images'])))
     folder = Path(dataset.data_prefix['img'])
 
     def job(image: dict) -> Callable[[], list[Problem]]:
         size = (image['width'], image['height']) if {'width', 'height'} <= image.keys() else None
         return lambda: check_image(str(folder / image['file_name']), size)[0]
 
-    return problems, [job(image) for image in content['images'] if 'file_name' in image]
+    return Plan(problems, [job(image) for image in content['images'] if 'file_name' in image])
 
 
-def plan_labels(dataset: Any) -> tuple[list[Problem], list]:
+def plan_labels(dataset: Any) -> Plan:
     infos = dataset.load_data_list()
-    used = {Path(info['seg_map_path']) for info in infos if 'seg_map_path' in info}
-    folder = Path(dataset.data_prefix.get('seg_map_path') or '')
-    there = sorted(folder.rglob(f'*{dataset.seg_map_suffix}')) if used else []
-    allowed = Labels.of(dataset)
-    alone = [Problem('label: without image', str(path)) for path in there if path not in used]
+    if not infos:
+        return Plan([empty(dataset)])
+    allowed, values = Labels.of(dataset), np.zeros(256, bool)
 
     def job(info: dict) -> Callable[[], list[Problem]]:
         def check() -> list[Problem]:
             problems, size = check_image(info['img_path'])
             if size is not None and 'seg_map_path' in info:
-                problems += check_label(info, allowed, size)
+                problems += check_label(info, allowed, size, values)
             return problems
 
         return check
 
-    return alone, [job(info) for info in infos]
+    finish = functools.partial(never_used, dataset, values)
+    return Plan(labels_alone(dataset, infos), [job(info) for info in infos], finish)
+
+
+def labels_alone(dataset: Any, infos: list[dict]) -> list[Problem]:
+    """Labels without an image. A list of names may leave out some on purpose."""
+    folder, suffix = dataset.data_prefix.get('seg_map_path'), dataset.seg_map_suffix
+    if not folder or dataset.ann_file:
+        return []
+    suffixes = tuple(s.lower() for s in ([suffix] if isinstance(suffix, str) else suffix))
+    used = {Path(info[key]) for info in infos for key in ('img_path', 'seg_map_path')}
+    there = [path for path in Path(folder).rglob('*') if path.name.lower().endswith(suffixes)]
+    return [Problem('label: without image', str(p)) for p in sorted(there) if p not in used]

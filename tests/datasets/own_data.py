@@ -1,0 +1,104 @@
+"""Writes the drawn shapes as people keep their own data: as VOC, as YOLO, as folders of labels."""
+
+import json
+import shutil
+from pathlib import Path
+
+import yaml
+
+SPLITS = {'train': 'train2017', 'val': 'val2017'}
+BOX = ('xmin', 'ymin', 'xmax', 'ymax')
+
+
+def read_shapes(shapes):
+    """split -> the classes, and for each image its path, size and objects (name, box, polygons)."""
+    found = {}
+    for split, folder in SPLITS.items():
+        content = json.loads((shapes / f'coco/annotations/instances_{folder}.json').read_text())
+        names = {category['id']: category['name'] for category in content['categories']}
+        images = []
+        for image in content['images']:
+            objects = [
+                (names[one['category_id']], one['bbox'], one['segmentation'])
+                for one in content['annotations']
+                if one['image_id'] == image['id'] and not one['iscrowd']
+            ]
+            path = shapes / 'coco' / folder / image['file_name']
+            images.append((path, (image['width'], image['height']), objects))
+        found[split] = (list(names.values()), images)
+    return found
+
+
+def xml(objects, size=None, difficult=()):
+    """The text of a VOC file, of objects (name, (left, top, right, bottom))."""
+    parts = ['<annotation><filename>wrong.jpg</filename>']
+    if size:
+        parts.append(f'<size><width>{size[0]}</width><height>{size[1]}</height></size>')
+    for index, (name, box) in enumerate(objects):
+        corners = ''.join(f'<{k}>{v}</{k}>' for k, v in zip(BOX, box, strict=True))
+        flag = int(index in difficult)
+        parts.append(
+            f'<object><name>{name}</name><difficult>{flag}</difficult>'
+            f'<bndbox>{corners}</bndbox></object>'
+        )
+    return ''.join([*parts, '</annotation>'])
+
+
+def write_voc(shapes, root, lists=True):
+    """JPEGImages, Annotations and, with lists, ImageSets/Main."""
+    for folder in ('JPEGImages', 'Annotations', 'ImageSets/Main'):
+        (root / folder).mkdir(parents=True)
+    for split, (_, images) in read_shapes(shapes).items():
+        stems = []
+        for path, size, objects in images:
+            stems.append(f'{split}_{path.stem}')
+            shutil.copy(path, root / 'JPEGImages' / f'{stems[-1]}.jpg')
+            corners = [(name, (x, y, x + w, y + h)) for name, (x, y, w, h), _ in objects]
+            (root / 'Annotations' / f'{stems[-1]}.xml').write_text(xml(corners, size))
+        if lists:
+            (root / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(stems) + '\n')
+            flags = ''.join(f'{stem}  1\n' for stem in stems)
+            (root / 'ImageSets' / 'Main' / f'disc_{split}.txt').write_text(flags)
+    return root
+
+
+def write_yolo(shapes, root, polygons=False, description=True):
+    """images/SPLIT, labels/SPLIT and data.yaml; without a description, one folder of it all."""
+    classes = ()
+    for split, (classes, images) in read_shapes(shapes).items():
+        image_folder = root / 'images' / split if description else root
+        label_folder = root / 'labels' / split if description else root
+        image_folder.mkdir(parents=True, exist_ok=True)
+        label_folder.mkdir(parents=True, exist_ok=True)
+        for path, (width, height), objects in images:
+            stem = f'{split}_{path.stem}'
+            shutil.copy(path, image_folder / f'{stem}.jpg')
+            lines = []
+            for name, (x, y, w, h), outlines in objects:
+                numbers = [(x + w / 2) / width, (y + h / 2) / height, w / width, h / height]
+                if polygons:
+                    sides = (width, height)
+                    numbers = [n / sides[i % 2] for i, n in enumerate(outlines[0])]
+                lines.append(' '.join(map(str, [classes.index(name), *numbers])))
+            (label_folder / f'{stem}.txt').write_text('\n'.join(lines))
+    if description:
+        content = {'path': '/not/here', 'train': 'images/train', 'val': 'images/val'}
+        (root / 'data.yaml').write_text(yaml.dump({**content, 'names': dict(enumerate(classes))}))
+    else:
+        (root / 'classes.txt').write_text('\n'.join(classes) + '\n')
+    return root
+
+
+def write_labels(shapes, root, from_zero=True):
+    """images/SPLIT and labels/SPLIT, with classes from 0, or from 1 as in ADE20k."""
+    import cv2
+
+    folders = {'train': 'training', 'val': 'validation'}
+    for split, folder in folders.items():
+        for kind, source in (('images', 'images'), ('labels', 'annotations')):
+            shutil.copytree(shapes / 'ade' / source / folder, root / kind / split)
+        for path in (root / 'labels' / split).iterdir():
+            if from_zero:
+                labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+                cv2.imwrite(str(path), labels - 1)  # 0, unlabelled, becomes 255
+    return Path(root)

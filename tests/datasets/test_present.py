@@ -1,0 +1,89 @@
+"""Missing data is explained in the user's layout, and nothing is drawn by accident."""
+
+import pytest
+from mmengine.config import Config
+
+from xcit_mm.cli import check, train
+from xcit_mm.datasets.present import check_datasets
+from xcit_mm.errors import UserError
+
+SHAPES = dict(root='data/shapes', train=2, val=1, size=48, seed=0)
+TRAIN = dict(ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(train_root, val_root=None, **settings):
+    loaders = {
+        f'{split}_dataloader': dict(dataset=dict(type='CocoDataset', data_root=root, **TRAIN))
+        for split, root in (('train', train_root), ('val', val_root or train_root))
+    }
+    return Config(dict(default_scope='mmdet', **loaders, **settings))
+
+
+def message(cfg, **options):
+    with pytest.raises(UserError) as raised:
+        check_datasets(cfg, ('train_dataloader', 'val_dataloader'), **options)
+    return str(raised.value)
+
+
+def test_the_built_in_data_is_drawn_if_the_run_uses_it(empty_folder):
+    check_datasets(config('data/shapes/coco', shapes=SHAPES), ('train_dataloader',))
+    assert (empty_folder / 'data/shapes/coco/train2017/000000000002.jpg').is_file()
+
+
+@pytest.mark.parametrize(
+    'roots', [('mine',), ('mine', 'data/shapes/coco'), ('data/shapes_of_mine',)]
+)
+def test_own_data_in_a_config_of_the_built_in_data_draws_nothing(roots, empty_folder):
+    (empty_folder / 'mine' / 'train2017').mkdir(parents=True)
+    (empty_folder / 'mine' / 'annotations').mkdir()
+    (empty_folder / 'mine' / TRAIN['ann_file']).touch()
+    cfg = config(*roots, shapes=SHAPES)
+    if roots != ('mine',):
+        assert str(empty_folder / roots[-1]) in message(cfg)
+    else:
+        check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
+    assert not (empty_folder / 'data').exists()
+
+
+def test_shapes_none_means_never(empty_folder):
+    assert 'does not exist' in message(config('data/shapes/coco', shapes=None))
+    assert not list(empty_folder.iterdir())
+
+
+def test_the_check_says_how_to_draw(empty_folder, capsys):
+    name = 'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py'
+    assert check.main([name]) == 2
+    command = 'xcit-mm shapes data/shapes --train 2400 --val 120 --size 96 --seed 0'
+    assert command in capsys.readouterr().err
+    assert not list(empty_folder.iterdir())
+    (empty_folder / 'mine.py').write_text(f"_base_ = '{name}'\nshapes = None\n")
+    for command in (check, train):
+        assert command.main(['mine.py']) == 2
+        error = capsys.readouterr().err
+        assert 'does not exist' in error and 'Traceback' not in error
+    assert [path.name for path in empty_folder.iterdir()] == ['mine.py']
+
+
+def test_what_is_there_instead_is_shown(empty_folder):
+    for name in ('Annotation', 'train_2017', *'abcdefg'):
+        (empty_folder / 'mine' / name).mkdir(parents=True)
+    (empty_folder / 'mine' / 'Annotation' / 'instances_train.json').touch()
+    assert f'{empty_folder} has mine/. Did you mean mine/?' in message(config('mein'))
+    text = message(config('mine'))
+    assert 'ann_file of train_dataloader' in text and 'Did you mean Annotation/?' in text
+    assert 'a/, b/, c/' in text and ' and 1 more.' in text and 'cocodataset' not in text
+    (empty_folder / 'mine' / 'Annotation').rename(empty_folder / 'mine' / 'annotations')
+    assert 'has instances_train.json. Did you mean instances_train.json?' in message(config('mine'))
+
+
+def test_the_public_layout_is_shown_for_the_public_data_only():
+    assert 'cocodataset.org' in message(config('data/coco/'))
+    cfg = config('data/coco/')
+    cfg.train_dataloader.dataset.ann_file = 'annotations/mine.json'
+    assert 'cocodataset.org' not in message(cfg)

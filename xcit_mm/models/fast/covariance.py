@@ -106,7 +106,7 @@ class SecondMoment(torch.autograd.Function):
 def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
     """``S`` from ``XᵀX`` (B, d, d), the sum of the tokens (B, d) and their number."""
     column = first_moment[..., None]
-    corner = column.new_full((len(column), 1, 1), count)
+    corner = column.new_full((column.shape[0], 1, 1), count)
     upper = torch.cat([second_moment, column], dim=2)
     return torch.cat([upper, torch.cat([column.mT, corner], dim=2)], dim=1)
 
@@ -150,7 +150,7 @@ def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Te
 
 
 def linear_map(
-    xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor
+    xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Values, attention, projection and LayerScale as one linear map of the tokens.
 
@@ -159,7 +159,7 @@ def linear_map(
         attention (Tensor): The map A, (B, h, d/h, d/h).
         qkv_bias (Tensor, optional): Biases of the projection to queries, keys and values: (3 d), or
             one set per sample, (B, 3 d).
-        gamma (Tensor): LayerScale (d).
+        gamma (Tensor, optional): LayerScale (d); None if the projection contains it.
 
     Returns:
         tuple[Tensor, Tensor]: Weight (B, d, d) and bias (B, d).
@@ -167,9 +167,12 @@ def linear_map(
     with without_autocast(attention):
         dtype = attention.dtype
         to_values = _with_bias(xca.qkv.weight.to(dtype), qkv_bias).chunk(3, dim=1)[2]
-        proj_weight = (gamma[:, None] * xca.proj.weight).to(dtype)
-        weight = attend_then_project(attention, proj_weight) @ to_values
-        return weight[..., :-1], weight[..., -1] + (gamma * xca.proj.bias).to(dtype)
+        proj_weight: Tensor = xca.proj.weight
+        proj_bias: Tensor = xca.proj.bias
+        if gamma is not None:
+            proj_weight, proj_bias = gamma[:, None] * proj_weight, gamma * proj_bias
+        weight = attend_then_project(attention, proj_weight.to(dtype)) @ to_values
+        return weight[..., :-1], weight[..., -1] + proj_bias.to(dtype)
 
 
 def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:
@@ -183,4 +186,4 @@ def _with_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     bias = bias.to(weight.dtype).view(-1, weight.shape[0], 1)
-    return torch.cat([weight.expand(len(bias), -1, -1), bias], dim=2)
+    return torch.cat([weight.expand(bias.shape[0], -1, -1), bias], dim=2)

@@ -71,6 +71,11 @@ def is_batch_norm(module: nn.Module) -> bool:
 _BATCH_NORM_FORWARDS = (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward)
 
 
+def assume(condition: bool) -> None:
+    """Tell torch.export what holds for numbers that it cannot know; it has no public way."""
+    torch._check(condition)
+
+
 def tree(module: nn.Module) -> list[nn.Module]:
     """A module and all its descendants; the public ``modules`` takes four times as long."""
     children = [child for child in module._modules.values() if child is not None]

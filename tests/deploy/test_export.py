@@ -1,0 +1,435 @@
+"""The command, the files that it writes, and what it refuses."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from mmengine.config import Config
+
+import xcit_mm_deploy
+from xcit_mm.cli import export, infer
+from xcit_mm.deploy import check
+from xcit_mm.deploy import export as deploy
+from xcit_mm.deploy.export import report_path
+from xcit_mm.deploy.precision import to_half
+from xcit_mm.deploy.support import check_supported
+from xcit_mm.errors import UserError
+
+from ..tiny import ROOT, WIDTH, forget_runs
+from .models import build, config, faster, write
+
+LAYERS = 4
+# The smallest model of each kind.
+FULL = {
+    'faster_rcnn': 'detection/mask_rcnn_xcit_n12_{}_3x.py',
+    'mask_rcnn': 'detection/mask_rcnn_xcit_n12_{}_3x.py',
+    'cascade_mask_rcnn': 'detection/cascade_mask_rcnn_xcit_n12_{}_3x.py',
+    'sem_fpn': 'segmentation/sem_fpn_xcit_n12_{}_80k.py',
+    'upernet': 'segmentation/upernet_xcit_n12_{}_160k.py',
+}
+
+
+def run_export(folder, head, patch_size, *options, name='model.onnx'):
+    config, checkpoint, model = write(folder, head, patch_size)
+    forget_runs()
+    out = folder / name
+    assert export.main([str(config), str(checkpoint), '--out', str(out), *options]) == 0
+    return out, model
+
+
+@pytest.fixture(scope='module')
+def segmentor(tmp_path_factory):
+    torch.manual_seed(0)
+    return run_export(tmp_path_factory.mktemp('seg'), 'sem_fpn', 16, '--uint8')
+
+
+@pytest.fixture(scope='module')
+def detector(tmp_path_factory):
+    torch.manual_seed(0)
+    return run_export(tmp_path_factory.mktemp('det'), 'mask_rcnn', 16)
+
+
+def metadata_of(path):
+    session = onnxruntime.InferenceSession(path)
+    return session, json.loads(session.get_modelmeta().custom_metadata_map['xcit_mm'])
+
+
+def test_a_detector_agrees_with_mmdet(detector):
+    path, _ = detector
+    report = json.loads((path.parent / 'model.onnx.report.json').read_text())
+    sizes = [case['size'] for case in report['cases']]
+    assert report['passed'] and len(sizes) == 3
+    assert any(batch == 2 for batch, *_ in sizes)
+    assert any(height % 32 and width % 32 for _, height, width in sizes)
+    assert all(case['detections'] > 5 for case in report['cases'])
+
+
+def test_a_detector_describes_itself(detector):
+    path, _ = detector
+    session, metadata = metadata_of(path)
+    (image,) = session.get_inputs()
+    assert (image.name, image.type) == ('image', 'tensor(float)')
+    assert [isinstance(size, str) for size in image.shape] == [True, False, True, True]
+    names = [output.name for output in session.get_outputs()]
+    assert names == ['boxes', 'scores', 'labels', 'masks']
+    assert metadata['task'] == 'detection' and metadata['format'] == 1
+    assert metadata['input']['channel_order'] == 'rgb'
+    assert metadata['input']['mean'] == pytest.approx([123.675, 116.28, 103.53])
+    assert len(metadata['classes']) == len(metadata['palette']) == 80
+    assert metadata['resize'] == {'scale': [160, 96], 'keep_ratio': True}
+    assert (metadata['mask_thr'], metadata['padding_divisor']) == (0.5, 32)
+    assert metadata['strides'] == [4, 8, 16, 32] and metadata['versions']['opset'] == 18
+    digest = hashlib.sha256((path.parent / 'weights.pth').read_bytes()).hexdigest()
+    assert metadata['checkpoint'] == {'name': 'weights.pth', 'sha256': digest}
+
+
+def test_a_detector_needs_only_operators_of_onnx(detector):
+    nodes = onnx.load(detector[0]).graph.node
+    assert {node.domain for node in nodes} == {''}
+    kinds = [node.op_type for node in nodes]
+    assert {'NonMaxSuppression', 'RoiAlign'} <= set(kinds) and 'Loop' not in kinds
+
+
+def test_a_detector_that_finds_nothing(detector):
+    """The heads then run on no boxes at all."""
+    model = onnx.load(detector[0])
+    last = [node for node in model.graph.node if node.op_type == 'NonMaxSuppression'][-1]
+    (threshold,) = [i for i in model.graph.initializer if i.name == last.input[4]]
+    threshold.CopyFrom(onnx.numpy_helper.from_array(np.float32([2.0]), threshold.name))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    boxes, _, labels, masks = session.run(None, {'image': np.zeros((2, 3, 64, 96), np.float32)})
+    assert boxes.shape == (2, 0, 4) and labels.shape == (2, 0) and masks.shape == (2, 0, 28, 28)
+
+
+def test_a_segmentor_takes_bytes_of_any_size(segmentor):
+    path, model = segmentor
+    session, metadata = metadata_of(path)
+    assert metadata['input'] == {
+        'dtype': 'uint8', 'channel_order': 'rgb', 'mean': None, 'std': None,
+    }  # fmt: skip
+    assert metadata['classes'][0] == 'wall' and len(metadata['palette']) == 150
+    for batch, height, width in ((1, 32, 57), (3, 111, 64)):
+        image = np.random.default_rng(0).integers(0, 256, (batch, height, width, 3), np.uint8)
+        given = session.run(None, {'image': image[..., ::-1].transpose(0, 3, 1, 2).copy()})[0]
+        assert given.shape == (batch, 150, height, width)
+        case = check._compare_logits(model, image, {'logits': given}, check.TOLERANCES['float32'])
+        assert case['passed'], case
+
+
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+def test_infer_gives_the_same_with_the_file_as_with_the_checkpoint(
+    head, segmentor, detector, tmp_path
+):
+    model = (detector if head == 'mask_rcnn' else segmentor)[0]
+    blocks = np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8)
+    for name, size in (('a', (270, 190)), ('b', (96, 160))):
+        cv2.imwrite(str(tmp_path / f'{name}.png'), cv2.resize(blocks, size))
+    # 8x160 after resizing: with a detector, padding makes it large enough.
+    cv2.imwrite(str(tmp_path / 'thin.png'), blocks[:1].repeat(3, 0).repeat(5, 1)[:, :60])
+    config, checkpoint = model.parent / f'{head}_16.py', model.parent / 'weights.pth'
+    choices = {'file': ['--model', model]}
+    choices['checkpoint'] = ['--config', config, '--checkpoint', checkpoint, '--device', 'cpu']
+    for out, choice in choices.items():
+        words = [tmp_path / f'{name}.png' for name in ('a', 'b', 'thin')]
+        words += [*choice, '--out-dir', tmp_path / out, '--score-thr', '0.1']
+        assert infer.main([str(word) for word in words]) == (0 if head == 'mask_rcnn' else 1)
+    pictures = sorted((tmp_path / 'checkpoint' / 'vis').iterdir())
+    assert len(pictures) == (3 if head == 'mask_rcnn' else 2)
+    for picture in pictures:
+        one, other = (cv2.imread(str(tmp_path / out / 'vis' / picture.name)) for out in choices)
+        # Rounding moves edges by a pixel here and there.
+        assert one.shape == other.shape and (one != other).any(axis=2).mean() < 0.01
+    if head == 'mask_rcnn':
+        file, weights = (
+            json.loads((tmp_path / out / 'predictions.json').read_text()) for out in choices
+        )
+        assert file['categories'] == weights['categories'] and file['images'] == weights['images']
+        assert len(file['annotations']) == len(weights['annotations']) > 5
+        # Boxes whose scores are equal up to rounding come in any order.
+        left = weights['annotations']
+        for one in file['annotations']:
+            partner = next(other for other in left if is_same(one, other))
+            left.remove(partner)
+
+
+def is_same(one, other):
+    """Whether two detections are the same up to the tolerances of the export."""
+    return (
+        (one['image_id'], one['category_id']) == (other['image_id'], other['category_id'])
+        and one['bbox'] == pytest.approx(other['bbox'], abs=270 * 1e-4)
+        and one['score'] == pytest.approx(other['score'], abs=1e-3)
+    )
+
+
+def test_attention_costs_two_products_of_all_tokens(segmentor):
+    """By the shapes of all products in the graph, for which it is run."""
+    model = onnx.load(segmentor[0])
+    products = [node for node in model.graph.node if node.op_type in ('MatMul', 'Gemm')]
+    initializers = {i.name: i.dims for i in model.graph.initializer}
+    inputs = {name for node in products for name in node.input[:2] if name not in initializers}
+    known = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inputs - known))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    names = [output.name for output in session.get_outputs()]
+    image = np.zeros((1, 3, 512, 1024), np.uint8)
+    shapes = {n: v.shape for n, v in zip(names, session.run(None, {'image': image}), strict=True)}
+    shapes |= initializers
+    count = 0
+    for node in products:
+        left, right = (shapes[name] for name in node.input[:2])
+        transposed = any(a.name == 'transB' and a.i for a in node.attribute)
+        count += int(np.prod(left)) * (right[-2] if transposed else right[-1])
+    tokens = 32 * 64
+    feed_forward, attention = 8 * tokens * WIDTH**2, 2 * tokens * WIDTH**2
+    rest = count / LAYERS - feed_forward - attention
+    # q, k: 2 d³; A: d³/h twice; values and projection: d³. The column of ones adds to these.
+    assert 3 * WIDTH**3 < rest < 7 * WIDTH**3 < tokens * WIDTH**2
+
+
+def export_again(path, monkeypatch, *options):
+    """Run the command for an exported model again, but copy the graph: tracing takes long."""
+    content, (config,) = path.read_bytes(), path.parent.glob('*_16.py')
+    out = path.with_stem('-'.join(options[:2]).strip('-').replace('/', '_'))
+    monkeypatch.setattr(deploy, 'write_onnx', lambda g, out, *_: out.write_bytes(content))
+    forget_runs()
+    arguments = [
+        str(config),
+        str(path.parent / 'weights.pth'),
+        '--out',
+        str(out),
+        '--force',
+        *options,
+    ]
+    assert export.main(arguments) == 0
+    report = json.loads(report_path(out).read_text())
+    assert metadata_of(out)[1] == report['metadata']
+    return out, report
+
+
+# Not a detector in int8: how rounding reorders the scores of a random one depends on the CPU.
+@pytest.mark.parametrize(
+    ('kind', 'option', 'precision', 'share'),
+    [
+        ('segmentor', '--fp16', 'float16', 0.7),
+        ('segmentor', '--int8', 'int8', 1),
+        ('detector', '--fp16', 'float16', 0.7),
+    ],
+)
+def test_smaller_files(kind, option, precision, share, request, monkeypatch, small_shapes):
+    path, _ = request.getfixturevalue(kind)
+    options = (option, *(['--uint8'] if kind == 'segmentor' else []))
+    out, report = export_again(path, monkeypatch, *options)
+    assert report['passed'] and report['metadata']['precision'] == precision
+    assert out.stat().st_size < share * path.stat().st_size
+    image = str(next((small_shapes / 'coco' / 'val2017').iterdir()))
+    ours, theirs = (xcit_mm_deploy.load(file)(image) for file in (out, path))
+    if kind == 'segmentor':
+        assert (ours.labels == theirs.labels).mean() > 0.95
+    else:
+        assert np.abs(ours.scores - theirs.scores).max() < 0.05
+
+
+def test_calibration_brings_convolutions_to_int8(segmentor, monkeypatch, small_shapes):
+    path, _ = segmentor
+    images = str(small_shapes / 'coco' / 'val2017')
+    out, report = export_again(path, monkeypatch, '--int8', '--uint8', '--calibration', images)
+    assert report['passed'] and report['metadata']['precision'] == 'int8'
+    model = onnx.load(out)
+    quantized = {n for node in model.graph.node if 'DequantizeLinear' in node.op_type
+                 for n in node.output}  # fmt: skip
+    convolutions = [node for node in model.graph.node if node.op_type == 'Conv']
+    layers = {node.name.split('/')[0] for node in convolutions if node.input[1] in quantized}
+    assert 'neck.fpn_convs.0.conv' in layers and 'head.conv_seg' not in layers
+
+
+def test_attention_stays_in_float32(segmentor):
+    """The covariance sums over all tokens: float16 overflows, and loses its small differences."""
+    model = onnx.load(segmentor[0])
+    attention = {node.name: list(node.output) for node in model.graph.node
+                 if node.name.startswith('backbone/')}  # fmt: skip
+    kinds = {name.split('node_')[1].split('_')[0] for name in attention}
+    assert {'matmul', 'softmax', 'linear'} <= kinds
+    to_half(model)
+    after = {node.name: node for node in model.graph.node}
+    assert any(name.endswith('_half') for node in after.values() for name in node.output)
+    for name, outputs in attention.items():
+        assert list(after[name].output) == outputs
+        assert not any(value.endswith('_half') for value in after[name].input)
+
+
+@pytest.mark.parametrize('option', ['--uint8', '--fp16', '--int8'])
+def test_a_file_that_disagrees_is_not_kept(option, segmentor, tmp_path, monkeypatch, capsys):
+    """The file of another model takes the place of the one that is written."""
+    path, _ = segmentor
+    torch.manual_seed(1)
+    config, checkpoint, _ = write(tmp_path, 'sem_fpn', 16)
+    forget_runs()
+    content = path.read_bytes()
+    monkeypatch.setattr(deploy, 'write_onnx', lambda g, out, *_: out.write_bytes(content))
+    before = sorted(tmp_path.iterdir())
+    out = str(tmp_path / 'model.onnx')
+    assert export.main([str(config), str(checkpoint), '--out', out, '--uint8', option]) == 2
+    error = capsys.readouterr().err
+    assert 'does not agree' in error and 'DIFFERS' in error and 'allowed' in error
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_missing_or_moved_detection_is_noticed():
+    allowed = check.TOLERANCES['float32']
+    found = dict(
+        boxes=torch.tensor([[0, 0, 10, 10], [5, 5, 20, 20.0]]),
+        scores=torch.tensor([0.9, 0.8]),
+        labels=torch.tensor([1, 2]),
+    )
+    instances = type('Found', (), {**found, 'bboxes': found['boxes']})
+    assert check.match(instances, found, 100, allowed) == [(0, 0), (1, 1)]
+    swapped = {name: value.flip(0) for name, value in found.items()}
+    assert check.match(instances, swapped, 100, allowed) == [(0, 1), (1, 0)]
+    for name, change in (('boxes', 0.1), ('scores', 0.01), ('labels', 1)):
+        assert check.match(instances, {**found, name: found[name] + change}, 100, allowed) == []
+    # One box cannot be the partner of two.
+    twice = {name: value[[0, 0]] for name, value in found.items()}
+    assert check.match(instances, twice, 100, allowed) == [(0, 0)]
+
+
+@pytest.mark.long
+def test_a_torch_program_runs_without_this_package(tmp_path):
+    arguments = ('sem_fpn', 16, '--backbone', '--format', 'torch')
+    out, _ = run_export(tmp_path, *arguments, name='model.pt2')
+    code = (
+        'import sys, torch\n'
+        'for name in ("xcit_mm", "mmengine", "mmcv", "mmdet", "mmseg"): sys.modules[name] = None\n'
+        f'levels = torch.export.load({str(out)!r}).module()(torch.rand(3, 3, 64, 101))\n'
+        'print([tuple(level.shape) for level in levels])\n'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    maps = [(16, 28), (8, 14), (4, 7), (2, 3)]
+    assert result.stdout.strip() == str([(3, WIDTH, *size) for size in maps])
+
+
+def change(path, value):
+    def apply(cfg):
+        cfg.merge_from_dict({path: value})
+        return cfg
+
+    return apply
+
+
+def one_stage(cfg):
+    parts = dict(backbone=cfg.model.backbone, neck=cfg.model.neck)
+    head = dict(type='RetinaHead', num_classes=3, in_channels=WIDTH, feat_channels=WIDTH)
+    cfg.model = dict(type='RetinaNet', bbox_head=head, **parts)
+    return cfg
+
+
+def other_head(cfg):
+    widths = dict(in_channels=WIDTH, channels=WIDTH, in_index=3)
+    cfg.model.decode_head = dict(type='FCNHead', num_classes=3, **widths)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ('head', 'modify', 'fmt', 'words'),
+    [
+        ('mask_rcnn', one_stage, 'onnx', 'RetinaNet, expected FasterRCNN'),
+        ('mask_rcnn', change('model.test_cfg.rcnn.nms.type', 'soft_nms'), 'onnx', 'soft_nms'),
+        ('mask_rcnn', change('model.test_cfg.rcnn.max_per_img', -1), 'onnx', 'max_per_img=-1'),
+        ('mask_rcnn', change('model.roi_head.bbox_roi_extractor.roi_layer.pool_mode', 'max'),
+         'onnx', "pool_mode='max'"),
+        ('mask_rcnn', lambda cfg: cfg, 'torch', '--format onnx'),
+        ('sem_fpn', change('model.test_cfg', dict(mode='slide', crop_size=(64, 64),
+                                                  stride=(32, 32))), 'onnx', 'mode=whole'),
+        ('sem_fpn', change('model.data_preprocessor.test_cfg', dict(size=(64, 64))), 'onnx',
+         'size_divisor'),
+        ('sem_fpn', other_head, 'onnx', 'FCNHead'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_exported_is_refused(head, modify, fmt, words):
+    model = build(modify(config(head, 16)))
+    with pytest.raises(UserError, match='(?s)' + words.replace('(', r'\(')):
+        check_supported(model, fmt, backbone_only=False)
+    if 'size_divisor' not in words:
+        check_supported(model, fmt, backbone_only=True)
+
+
+@pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+        (['--out', 'model.pt2'], 'must end in .onnx'),
+        (['--format', 'torch', '--out', 'model.onnx'], 'must end in .pt2'),
+        (['--out', 'there.onnx'], 'already exists'),
+        (['--labels', '--backbone'], '--labels is for whole segmentors'),
+        (['--channel-order', 'bgr'], '--channel-order is for --uint8'),
+        (['--images', 'weights.pth'], 'is not an image'),
+        (['--int8', '--format', 'torch'], 'are for --format onnx'),
+        (['--calibration', 'image.png'], '--calibration is for --int8'),
+    ],
+)
+def test_options_that_make_no_sense(options, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, 'sem_fpn', 16)
+    (tmp_path / 'there.onnx').write_text('')
+    assert export.main(['sem_fpn_16.py', 'weights.pth', *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
+    from xcit_mm.deploy import support
+
+    find = support.importlib.util.find_spec
+    monkeypatch.setattr(
+        support.importlib.util, 'find_spec', lambda n: None if n == 'onnxscript' else find(n)
+    )
+    write(tmp_path, 'sem_fpn', 16)
+    arguments = [str(tmp_path / 'sem_fpn_16.py'), str(tmp_path / 'weights.pth')]
+    assert export.main(arguments) == 2
+    assert 'pip install onnxscript' in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('patch_size', [8, 16])
+@pytest.mark.parametrize('head', FULL)
+def test_every_head_at_its_full_size(head, patch_size, tmp_path):
+    cfg = Config.fromfile(ROOT / 'configs' / FULL[head].format(patch_size))
+    cfg.model.backbone.init_cfg = None
+    model = build(faster(cfg) if head == 'faster_rcnn' else cfg)
+    arguments = dict(name=head, checkpoint='random', stored_meta={})
+    options = deploy.Options()
+    assert deploy.export(cfg, model, tmp_path / 'model.onnx', options, **arguments).passed
+
+
+def test_float16_keeps_a_shape_that_only_float16_reads():
+    tensor, number = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    weight = np.random.default_rng(0).random((4, 6), np.float32)
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node('MatMul', ['x', 'weight'], ['y'], name='layer/MatMul'),
+            onnx.helper.make_node('Reshape', ['y', 'shape'], ['z'], name='layer/Reshape'),
+        ],
+        'graph',
+        [tensor('x', number, [2, 4])],
+        [tensor('z', number, [3, 4])],
+        [
+            onnx.numpy_helper.from_array(weight, 'weight'),
+            onnx.numpy_helper.from_array(np.array([3, 4]), 'shape'),
+        ],
+        value_info=[tensor('y', number, [2, 6])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid('', 18)])
+    model.ir_version = 10
+    to_half(model)
+    x = np.ones((2, 4), np.float32)
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {'x': x})
+    # Four products of numbers below 1, each rounded to 11 bits.
+    assert np.allclose(found, (x @ weight).reshape(3, 4), atol=8 * 2**-11)

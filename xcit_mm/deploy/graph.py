@@ -1,0 +1,230 @@
+"""The models as graphs: what is exported, for images of any size in batches of any size.
+
+A graph calls the modules of a model, but not its ``predict``: that loops over images and looks at
+numbers. Everything here has the same operators for every image.
+"""
+
+import copy
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models import XCiT
+from ..models.fast.covariance import (
+    assemble,
+    attention_from_statistics,
+    linear_map,
+    second_moment,
+    shift_origin,
+)
+from ..models.layers import XCiTLayer
+from ..models.pyramid import MaxPool
+from .fold import fold, merge_laterals
+
+
+class Preprocess(NamedTuple):
+    """What the graph does to its input before the network sees it.
+
+    Args:
+        mean (list[float], optional): Mean of each channel, in the network's order. None: the
+            input is normalised already.
+        std (list[float], optional): Deviation of each channel.
+        swap (bool): Whether the channels of the input are in the reverse order.
+        divisor (int): The image is padded with ``pad_value`` at the bottom and on the right until
+            this divides both sides.
+        pad_value (float): The value of padding, after normalisation.
+    """
+
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    swap: bool = False
+    divisor: int = 1
+    pad_value: float = 0.0
+
+
+class Input(nn.Module):
+    """Images (B, C, H, W), raw or normalised, to what the network takes."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, settings: Preprocess) -> None:
+        super().__init__()
+        self.settings = settings
+        shape = (1, -1, 1, 1)
+        self.register_buffer('mean', torch.tensor(settings.mean or [0.0]).view(shape))
+        self.register_buffer('std', torch.tensor(settings.std or [1.0]).view(shape))
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = image
+        if self.settings.swap:
+            x = x.flip(1)
+        if not x.is_floating_point():
+            x = x.to(torch.float32)
+        if self.settings.mean is not None:
+            x = (x - self.mean) / self.std
+        divisor = self.settings.divisor
+        if divisor > 1:
+            height, width = x.shape[2], x.shape[3]
+            below = (height + divisor - 1) // divisor * divisor - height
+            right = (width + divisor - 1) // divisor * divisor - width
+            x = F.pad(x, (0, right, 0, below), value=self.settings.pad_value)
+        return x
+
+
+class Backbone(nn.Module):
+    """XCiT with folded weights, in the covariance form whatever the size of the image.
+
+    A graph cannot choose the form by cost. With few tokens the token form is cheaper, but then both
+    cost little.
+
+    Args:
+        backbone (XCiT): Already folded.
+    """
+
+    def __init__(self, backbone: XCiT) -> None:
+        super().__init__()
+        self.xcit = backbone
+        for module in [m for m in backbone.modules() if isinstance(m, nn.Sequential)]:
+            for name, child in module.named_children():
+                if isinstance(child, MaxPool):  # its window depends on the size
+                    module.set_submodule(name, nn.MaxPool2d(child.stride, child.stride))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Features (B, d, H, W), one per level."""
+        x, grid = self.xcit.embed(image)
+        kept: list[Tensor] = []
+        for index, layer in enumerate(self.xcit.layers):
+            x = run_layer(cast(XCiTLayer, layer), x, grid)
+            if index in self.xcit.out_indices:
+                kept.append(self.xcit.keep(len(kept), x, grid))
+        return self.xcit.finish(kept)
+
+
+def run_layer(layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Run tokens (B, N, d) through a layer whose LayerScale is folded."""
+    tokens, qkv_bias = shift_origin(layer.xca, layer.norm1(x))
+    S = assemble(second_moment(tokens), tokens.sum(1), tokens.shape[1])
+    attention = attention_from_statistics(layer.xca, S, qkv_bias)
+    weight, bias = linear_map(layer.xca, attention, qkv_bias, gamma=None)
+    x = x + (tokens @ weight.mT + bias[:, None])
+    x = x + layer.lpi(layer.norm3(x), grid)
+    return x + layer.ffn(layer.norm2(x))
+
+
+class Features(nn.Module):
+    """Images to the features of the backbone alone.
+
+    Args:
+        model (nn.Module): A detector or a segmentor, which is not changed.
+        preprocess (Preprocess): What happens to the input.
+    """
+
+    def __init__(self, model: Any, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.input = Input(preprocess)
+        backbone = copy.deepcopy(model.backbone).eval()
+        fold(backbone)
+        self.backbone = Backbone(backbone)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        return self.backbone(self.input(image))
+
+
+class Segmentor(nn.Module):
+    """Images to logits (B, K, H, W) at their size, or to labels (B, H, W).
+
+    Args:
+        model (nn.Module): An mmseg EncoderDecoder, which is not changed.
+        preprocess (Preprocess): What happens to the input.
+        labels (bool): Whether to give labels.
+    """
+
+    def __init__(self, model: Any, preprocess: Preprocess, labels: bool) -> None:
+        super().__init__()
+        self.input = Input(preprocess)
+        self.backbone, self.neck = backbone_and_neck(model)
+        self.head: Any = copy.deepcopy(model.decode_head).eval()
+        fold(self.head)
+        if not model.with_neck and reads_all_levels(self.head):
+            merge_laterals(self.backbone.xcit, [*self.head.lateral_convs, None])
+        replace_modules(self.head)
+        self.labels = labels
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.input(image)
+        logits = self.head(self.neck(self.backbone(x)))
+        options = dict(mode='bilinear', align_corners=self.head.align_corners)
+        logits = F.interpolate(logits, x.shape[2:], **options)
+        logits = logits[:, :, : image.shape[2], : image.shape[3]]
+        return self.to_labels(logits) if self.labels else logits
+
+    def to_labels(self, logits: Tensor) -> Tensor:
+        """What mmseg predicts: the largest logit, or whether the only one passes a threshold."""
+        if logits.shape[1] == 1:
+            return (logits[:, 0].sigmoid() > self.head.threshold).to(torch.uint8)
+        return logits.argmax(1).to(torch.uint8 if logits.shape[1] < 256 else torch.int32)
+
+
+def reads_all_levels(head: Any) -> bool:
+    """Whether a head begins with one convolution per level, except for the last: UperNet's."""
+    levels = list(range(len(getattr(head, 'lateral_convs', ())) + 1))
+    return len(levels) > 1 and list(head.in_index) == levels
+
+
+def backbone_and_neck(model: Any) -> tuple[Backbone, nn.Module]:
+    """Copies of both, folded, and merged where the neck begins with 1x1 convolutions."""
+    neck: Any = model.neck if model.with_neck else nn.Identity()
+    backbone, neck = copy.deepcopy((model.backbone, neck))
+    for part in (backbone, neck):
+        fold(part.eval())
+    if model.with_neck:
+        below = [None] * neck.start_level
+        above = [None] * (len(neck.in_channels) - neck.backbone_end_level)
+        merge_laterals(backbone, [*below, *neck.lateral_convs, *above])
+    return Backbone(backbone), neck
+
+
+def replace_modules(head: nn.Module) -> None:
+    """Replace, in place, modules that cannot be exported for images of any size."""
+    for name, module in list(head.named_modules()):
+        if isinstance(module, nn.AdaptiveAvgPool2d):
+            head.set_submodule(name, AveragePool(cast(int, module.output_size)))
+        elif type(module).__name__ == 'Upsample' and module.scale_factor:
+            head.set_submodule(name, Enlarge(int(module.scale_factor), module.align_corners))
+
+
+class Enlarge(nn.Module):
+    """mmseg's Upsample by a whole number, which computes sizes as floats."""
+
+    def __init__(self, factor: int, align_corners: bool) -> None:
+        super().__init__()
+        self.factor = factor
+        self.align_corners = align_corners
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = (x.shape[2] * self.factor, x.shape[3] * self.factor)
+        return F.interpolate(x, size, mode='bilinear', align_corners=self.align_corners)
+
+
+class AveragePool(nn.Module):
+    """nn.AdaptiveAvgPool2d as two products: ONNX has no such operator for any size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = (window_average(length, self.size, x) for length in x.shape[2:])
+        return rows @ x @ columns.mT
+
+
+def window_average(length: int, bins: int, like: Tensor) -> Tensor:
+    """The matrix (bins, length) that averages the windows of adaptive pooling."""
+    position = torch.arange(length, device=like.device)
+    index = torch.arange(bins, device=like.device)
+    start, stop = index * length // bins, ((index + 1) * length + bins - 1) // bins
+    inside = (position >= start[:, None]) & (position < stop[:, None])
+    return inside.to(like.dtype) / (stop - start)[:, None].to(like.dtype)

@@ -3,16 +3,19 @@
 from .convert import convert
 from .formats import recognise, unwrap
 from .hook import WeightsError
+from .initialize import PretrainedXCiT, inflate
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
 from .sources import download, published, read_weights, register, resolve_short_name
 from .strict import use_strict_reader
 
 __all__ = [
     'CheckpointError',
+    'PretrainedXCiT',
     'UnsafeCheckpointError',
     'WeightsError',
     'convert',
     'download',
+    'inflate',
     'published',
     'read_checkpoint',
     'read_weights',

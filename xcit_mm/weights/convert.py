@@ -10,6 +10,9 @@ from ..tables import format_table
 from .formats import recognise, structure, unwrap
 from .sources import read_weights
 
+# Where a checkpoint of pre-training says what it is, in its ``meta``.
+DESCRIPTION = 'xcit_mm'
+
 
 def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> str:
     """Read weights, rename them to this project's names and write them.
@@ -30,7 +33,8 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
         raise ValueError(f'the output must end in .safetensors, not {target.name!r}')
     if target.exists() and not overwrite:
         raise FileExistsError(f'{target} already exists; --force overwrites it')
-    recognised = recognise(unwrap(read_weights(source)))
+    content = read_weights(source)
+    recognised = recognise(unwrap(content))
     if recognised is None:
         raise ValueError(f'{source} contains no XCiT in a known format')
     tensors = {
@@ -39,6 +43,9 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     }
     sizes = structure(recognised.state)
     metadata = {'format': 'pt', 'source_format': recognised.format}
+    origin = _origin(content)
+    if origin:
+        metadata['trained_as'] = origin
     metadata |= {k: str(v) for k, v in sizes.items()}
     with replacing(target) as unfinished:
         try:
@@ -50,10 +57,19 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     dropped = [name for name, value in recognised.others.items() if torch.is_tensor(value)]
     rows = _summary(tensors, 'written') + _summary(dict.fromkeys(dropped), 'left out')
     described = ', '.join(f'{name} {value}' for name, value in sizes.items())
+    found = f'Recognised the format "{recognised.format}"'
+    found += f', trained as {origin}' if origin else ''
     return (
-        f'Recognised the format "{recognised.format}": {described}\n\n{format_table(rows)}\n\n'
+        f'{found}: {described}\n\n{format_table(rows)}\n\n'
         f'{len(tensors)} tensors written to {target} ({target.stat().st_size / 1e6:.1f} MB)'
     )
+
+
+def _origin(content: dict) -> str:
+    """How a checkpoint of our own was trained: the name of the model, or nothing."""
+    described = content.get('meta', {}).get(DESCRIPTION)
+    trained_as = described.get('trained_as') if isinstance(described, dict) else None
+    return trained_as if isinstance(trained_as, str) else ''
 
 
 def _summary(tensors: dict, what: str) -> list[dict]:

@@ -8,7 +8,8 @@ mmpretrain     ``xca_layers``, ``ca_layers`` and the names of mmcv's ``ConvModul
 =============  =========================================================================
 
 The authors' files are wrapped in ``model`` (ImageNet), ``teacher`` or nothing (DINO), or
-``state_dict`` with the prefix ``backbone.`` (COCO, ADE20k).
+``state_dict`` with the prefix ``backbone.`` (COCO, ADE20k). Of our own DINO checkpoints, the
+teacher is taken.
 """
 
 import re
@@ -22,7 +23,7 @@ from torch import Tensor
 # Entries that may wrap a state dict, in search order.
 WRAPPERS = ('state_dict', 'model', 'teacher')
 # Prefixes that training tools add to the names of a backbone.
-PREFIXES = ('module.', 'backbone.')
+PREFIXES = ('module.', 'backbone.', 'module.backbone.', 'teacher.backbone.')
 
 # What identifies a format: the start of a name that no other format uses.
 SIGNS = {
@@ -129,8 +130,7 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
 def _find_prefix(names: Iterable[str]) -> str | None:
     """The prefix of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
     names = list(names)
-    candidates = ['', *PREFIXES, 'module.backbone.']
-    for prefix in candidates:
+    for prefix in ('', *PREFIXES):
         inside = [name[len(prefix) :] for name in names if name.startswith(prefix)]
         if any(sign.match(name) for name in inside for sign in SIGNS.values()):
             return prefix

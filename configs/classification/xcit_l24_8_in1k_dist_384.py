@@ -1,0 +1,5 @@
+_base_ = '_base_/xcit_in1k_dist_384.py'
+
+model = dict(
+    backbone=dict(arch='l24', patch_size=8, init_cfg=dict(checkpoint='xcit://l24/8/224_dist'))
+)

@@ -1,0 +1,3 @@
+_base_ = '_base_/xcit_in1k.py'
+
+model = dict(backbone=dict(arch='m24', patch_size=16))

@@ -1,0 +1,5 @@
+_base_ = '_base_/xcit_in1k_dist_384.py'
+
+model = dict(
+    backbone=dict(arch='m24', patch_size=8, init_cfg=dict(checkpoint='xcit://m24/8/224_dist'))
+)

@@ -1,0 +1,3 @@
+_base_ = ['./xcit_s12_16_in1k.py', '_base_/teacher.py']
+
+model = dict(teacher=_base_.teacher)

@@ -1,0 +1,3 @@
+_base_ = '_base_/xcit_in1k.py'
+
+model = dict(backbone=dict(arch='t24', patch_size=8))

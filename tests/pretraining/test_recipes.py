@@ -1,0 +1,150 @@
+"""The recipes of classification: every config, its milestones and its parameter groups."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+
+from tests.test_configs import ROOT, SIZES, check_survives_faults
+from xcit_mm.compat import revert_sync_bn
+from xcit_mm.engine import SeededRepeatSampler
+from xcit_mm.models import VARIANTS
+
+pytest.importorskip('timm')
+FOLDER = ROOT / 'configs/classification'
+KINDS = ('in1k', 'in1k_dist', 'in1k_dist_384')
+TRANSFER = dict(cifar10=10, cifar100=100, flowers=102, cars=196)
+
+
+def test_every_size_has_its_configs():
+    wanted = {f'xcit_{arch}_{patch}_{kind}' for arch, patch in SIZES for kind in KINDS}
+    wanted |= {f'xcit_s12_16_{name}' for name in TRANSFER} | {'xcit_n12_8_shapes'}
+    assert {path.stem for path in FOLDER.glob('*.py')} == wanted
+
+
+@pytest.mark.parametrize('arch, patch', SIZES)
+def test_configs_match_their_names(arch, patch):
+    for kind in KINDS:
+        cfg = Config.fromfile(FOLDER / f'xcit_{arch}_{patch}_{kind}.py')
+        backbone = cfg.model.backbone
+        assert (backbone.arch, backbone.patch_size) == (arch, patch)
+        assert 'drop_path_rate' not in backbone and 'layer_scale_init' not in backbone
+        assert ('teacher' in cfg.model) == ('dist' in kind)
+        size = 384 if '384' in kind else 224
+        pipelines = [cfg[f'{s}_dataloader'].dataset.pipeline for s in ('train', 'val', 'test')]
+        assert [pipeline[0].input_size for pipeline in pipelines] == [size] * 3
+        check_survives_faults(cfg)
+        if size == 384:
+            assert backbone.init_cfg.checkpoint == f'xcit://{arch}/{patch}/224_dist'
+
+
+@pytest.mark.parametrize('name', TRANSFER)
+def test_transfer_configs_have_their_classes_and_folders(name):
+    cfg = Config.fromfile(FOLDER / f'xcit_s12_16_{name}.py')
+    assert cfg.model.backbone.num_classes == TRANSFER[name]
+    loaders = (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)
+    assert {loader.dataset.data_root for loader in loaders} == {f'data/{name}'}
+    assert cfg.model.backbone.init_cfg == dict(
+        type='PretrainedXCiT', checkpoint='xcit://s12/16/224_dist', head=False
+    )
+
+
+def build(name):
+    """A config and its model, without memory for the weights."""
+    cfg = Config.fromfile(FOLDER / f'{name}.py')
+    init_default_scope(cfg.default_scope)
+    revert_sync_bn(cfg)
+    with torch.device('meta'):
+        return cfg, MODELS.build(cfg.model)
+
+
+def test_the_recipe_is_deits():
+    cfg, model = build('xcit_s12_16_in1k')
+    train = cfg.train_dataloader
+    augment = train.dataset.pipeline[0]
+    assert augment.auto_augment == 'rand-m9-mstd0.5-inc1'
+    assert (augment.re_prob, augment.re_mode) == (0.25, 'pixel')
+    assert augment.interpolation == 'bicubic'
+    assert train.sampler == dict(type='SeededRepeatSampler', repeats=3)
+    mixup = model.mixup
+    assert (mixup.mixup_alpha, mixup.cutmix_alpha, mixup.label_smoothing) == (0.8, 1.0, 0.1)
+    assert (mixup.mix_prob, mixup.switch_prob, mixup.mode) == (1.0, 0.5, 'batch')
+    assert cfg.train_cfg.max_epochs == 400
+    assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=512)
+    assert model.backbone.drop_path_rate == VARIANTS['s12'].drop_path_rate
+    assert {step.__class__.__name__ for step in pipeline_of(augment)} >= {
+        'RandomResizedCropAndInterpolation', 'RandAugment', 'RandomErasing', 'Normalize',
+    }  # fmt: skip
+
+
+def pipeline_of(settings):
+    from xcit_mm.pretraining import TimmTransform
+
+    settings = {key: value for key, value in settings.items() if key != 'type'}
+    return TimmTransform(**settings).transform.transforms
+
+
+def test_learning_rates_at_the_milestones():
+    """For 1,024 images: 1e-3, from 1e-6 over 5 epochs, down to 1e-5 after 400."""
+    cfg = Config.fromfile(FOLDER / 'xcit_s12_16_in1k.py')
+    length, batch = 10, 1024
+    rate = cfg.optim_wrapper.optimizer.lr * batch / cfg.auto_scale_lr.base_batch_size
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=rate)
+    init_default_scope(cfg.default_scope)
+    schedulers = []
+    for settings in cfg.param_scheduler:
+        kind = PARAM_SCHEDULERS.get(settings.type)
+        arguments = {k: v for k, v in settings.items() if k not in ('type', 'by_epoch')}
+        arguments.pop('convert_to_iter_based')
+        built = kind.build_iter_from_epoch(
+            optimizer=optimizer, by_epoch=True, epoch_length=length, **arguments
+        )
+        schedulers.append(built)
+    rates = []
+    for _ in range(400 * length):
+        rates.append(optimizer.param_groups[0]['lr'])
+        for scheduler in schedulers:
+            scheduler.step()
+    assert rates[0] == pytest.approx(1e-6)
+    assert rates[5 * length] == pytest.approx(1e-3, rel=1e-3) == max(rates)
+    middle = (5 + 400) * length // 2
+    assert rates[middle] == pytest.approx((1e-3 + 1e-5) / 2, rel=1e-2)
+    assert rates[-1] == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_parameter_groups_are_deits():
+    """No weight decay for parameters of one dimension and the class token; 0.05 for others."""
+    from timm.optim import param_groups_weight_decay
+
+    cfg, model = build('xcit_n12_16_in1k')
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    ours = {id(p): g['weight_decay'] for g in wrapper.optimizer.param_groups for p in g['params']}
+    timms = param_groups_weight_decay(
+        model, 0.05, no_weight_decay_list=['backbone.cls_token', 'cls_token']
+    )
+    theirs = {id(p): g['weight_decay'] for g in timms for p in g['params']}
+    assert ours == theirs and set(ours.values()) == {0.0, 0.05}
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed = {names[i] for i, decay in ours.items() if decay}
+    assert 'backbone.layers.0.xca.temperature' in decayed
+    assert not any(n.endswith(('.bias', 'gamma1', 'cls_token', 'norm1.weight')) for n in decayed)
+
+
+@pytest.mark.parametrize('count, processes', [(600, 1), (600, 4), (1000, 3), (40, 2)])
+def test_repeated_augmentation_is_timms(count, processes, monkeypatch):
+    from timm.data.distributed_sampler import RepeatAugSampler
+
+    data, seen = list(range(count)), []
+    for rank in range(processes):
+        monkeypatch.setattr('mmengine.dataset.sampler.get_dist_info', lambda r=rank: (r, processes))
+        ours = SeededRepeatSampler(data, seed=0)
+        ours.set_epoch(3)
+        theirs = RepeatAugSampler(data, num_replicas=processes, rank=rank)
+        theirs.set_epoch(3)
+        indices = list(ours)
+        seen += [index.key for index in indices]
+        if count >= 256:
+            assert [int(index) for index in indices] == list(theirs)
+        assert len(ours) == len(indices) == (count // 256 * 256 or count) // processes
+    assert len(set(seen)) == len(seen)  # every copy is augmented differently

@@ -1,0 +1,167 @@
+"""Training and testing classifiers through the commands, and what they say about bad input."""
+
+import json
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny import ROOT, forget_runs
+from xcit_mm.cli import test, train
+from xcit_mm.models import XCiTClassifier
+
+pytest.importorskip('timm')
+
+CLASSIFIER = """
+_base_ = '{root}/configs/classification/xcit_n12_16_in1k.py'
+model = dict(backbone=dict(_delete_=True, type='XCiTClassifier', num_classes=3,
+    arch=dict(embed_dims=16, depth=2, num_heads=2)))
+train_dataloader = dict(batch_size=4, num_workers=0, persistent_workers=False,
+    dataset=dict(data_root='{data}'))
+val_dataloader = dict(batch_size=4, num_workers=0, persistent_workers=False,
+    dataset=dict(data_root='{data}'))
+test_dataloader = val_dataloader
+train_cfg = dict(max_epochs={epochs})
+param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=10, eta_min=1e-5)]
+default_hooks = dict(logger=dict(interval=1))
+randomness = dict(seed=1)
+"""
+SMALL = [
+    '--cfg-options',
+    'train_dataloader.dataset.pipeline.0.input_size=32',
+    'val_dataloader.dataset.pipeline.0.input_size=32',
+]
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    """Three classes of coloured noise in ImageNet's layout, with folders below the classes."""
+    random = np.random.default_rng(0)
+    root = tmp_path_factory.mktemp('images')
+    for split in ('train', 'val'):
+        for number, name in enumerate(('blue', 'green', 'red')):
+            folder = root / split / name / 'deeper'
+            folder.mkdir(parents=True)
+            for index in range(3):
+                image = random.integers(0, 120, (40, 50, 3), dtype=np.uint8)
+                image[..., number] += 120
+                cv2.imwrite(str(folder / f'{index}.png'), image)
+    return root
+
+
+@pytest.fixture
+def config(images, tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(CLASSIFIER.format(root=ROOT, data=images, epochs=1))
+    return path
+
+
+def call(command, *arguments):
+    forget_runs()
+    return command.main([str(argument) for argument in arguments])
+
+
+def test_a_classifier_trains_and_is_tested(config, tmp_path, capfd):
+    work_dir = tmp_path / 'work'
+    assert call(train, config, '--work-dir', work_dir, *SMALL) == 0
+    checkpoint = work_dir / 'epoch_1.pth'
+    metrics = tmp_path / 'metrics.json'
+    status = call(
+        test, config, checkpoint, '--eval', 'top1', 'top5', '--json', metrics,
+        '--out', tmp_path / 'out.pkl', '--work-dir', tmp_path / 'test', '--cfg-options',
+        'test_dataloader.dataset.pipeline.0.input_size=48',
+        'test_dataloader.dataset.pipeline.0.crop_pct=0.875',
+    )  # fmt: skip
+    assert status == 0
+    assert json.loads(metrics.read_text())['accuracy/top5'] == 100.0
+    assert (tmp_path / 'out.pkl').is_file()
+    capfd.readouterr()
+    assert call(test, config, checkpoint, '--show') == 2
+    assert '--show' in capfd.readouterr().err
+    assert call(test, config, checkpoint, '--tta') == 2
+    assert call(test, config, checkpoint, '--eval', 'mIoU') == 2
+    assert 'top1, top5' in capfd.readouterr().err
+
+
+def test_a_published_file_is_verified_with_one_command(config, images, tmp_path):
+    """A file of a classifier alone gets the accuracy that its own network has."""
+    from timm.data import create_transform
+    from timm.models.xcit import Xcit
+
+    torch.manual_seed(3)
+    network = Xcit(img_size=32, patch_size=16, embed_dim=16, depth=2, num_heads=2, num_classes=3,
+                   eta=1.0, tokens_norm=True).eval()  # fmt: skip
+    torch.save({'model': network.state_dict()}, tmp_path / 'published.pth')
+    from PIL import Image
+
+    transform = create_transform(32, interpolation='bicubic', crop_pct=0.9)
+    right = []
+    for label, name in enumerate(('blue', 'green', 'red')):
+        for path in (images / 'val' / name).rglob('*.png'):
+            with torch.no_grad():
+                scores = network(transform(Image.open(path).convert('RGB'))[None])
+            right.append(int(scores.argmax()) == label)
+    status = call(
+        test, config, tmp_path / 'published.pth', '--eval', 'top1',
+        '--json', tmp_path / 'm.json', '--work-dir', tmp_path / 'test', '--cfg-options',
+        'test_dataloader.dataset.pipeline.0.input_size=32',
+        'test_dataloader.dataset.pipeline.0.crop_pct=0.9',
+    )  # fmt: skip
+    assert status == 0
+    found = json.loads((tmp_path / 'm.json').read_text())
+    assert found == {'accuracy/top1': pytest.approx(100 * np.mean(right))}
+
+
+def test_transfer_drops_the_head_of_the_file(config, tmp_path):
+    arch = dict(embed_dims=16, depth=2, num_heads=2)
+    torch.manual_seed(3)
+    source = XCiTClassifier(arch, num_classes=9)
+    torch.save(source.state_dict(), tmp_path / 'source.pth')
+    init = dict(type='PretrainedXCiT', checkpoint=str(tmp_path / 'source.pth'), head=False)
+    model = XCiTClassifier(arch, num_classes=3, init_cfg=init)
+    model.init_weights()
+    for name, tensor in model.state_dict().items():
+        if name.startswith('head.'):
+            assert len(tensor) == 3
+        else:
+            assert torch.equal(tensor, source.state_dict()[name]), name
+
+
+def failing(capfd, *arguments):
+    """The error of a run that must end with exit status 2."""
+    assert call(*arguments) == 2
+    errors = capfd.readouterr().err.splitlines()
+    return errors[-1]
+
+
+def test_bad_input_gets_one_sentence(config, images, tmp_path, capfd):
+    data = shutil.copytree(images, tmp_path / 'data')
+    text = CLASSIFIER.format(root=ROOT, data=data, epochs=1)
+    config.write_text(text)
+    arguments = [train, config, '--work-dir', tmp_path / 'work', *SMALL]
+    error = failing(capfd, *arguments, 'train_dataloader.batch_size=3')
+    assert 'batch_size must be even, and it is 3' in error
+    error = failing(capfd, *arguments, 'train_dataloader.batch_size=100')
+    assert 'There are 9 images for training, which is less than one batch of 100' in error
+    error = failing(capfd, *arguments, 'model.backbone.num_classes=2')
+    assert 'train has 3 classes and the model 2' in error
+    (data / 'val' / 'red').rename(data / 'val' / 'pink')
+    assert 'they differ in pink, red' in failing(capfd, *arguments)
+    shutil.rmtree(data / 'train')
+    (data / 'train' / 'blue').mkdir(parents=True)
+    assert 'has no images in folders of classes' in failing(capfd, *arguments)
+    shutil.rmtree(data / 'train')
+    assert 'The data set is missing' in failing(capfd, *arguments)
+
+
+def test_a_teacher_that_is_not_there_gets_one_sentence(config, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    options = ['model.teacher.name=regnety_160.deit_in1k']
+    arguments = [train, config, '--work-dir', tmp_path / 'work', *SMALL, *options]
+    error = failing(capfd, *arguments)
+    assert 'The weights of the teacher regnety_160.deit_in1k are not available' in error
+    error = failing(capfd, *arguments, f'model.teacher.checkpoint={tmp_path}/none.pth')
+    assert 'there is no checkpoint' in error and 'without distillation' in error

@@ -1,0 +1,154 @@
+"""A step of supervised training has the numbers of a plain loop on timm's XCiT and losses."""
+
+import numpy as np
+import pytest
+import torch
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch.nn import functional as F
+
+timm = pytest.importorskip('timm')
+
+ARCH = dict(embed_dims=32, depth=2, num_heads=4)
+# Adam divides gradients by their own size, which makes a step of any rounding error. A larger eps
+# keeps steps in proportion.
+EPS = 1e-4
+WRAPPER = dict(
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05, eps=EPS),
+    paramwise_cfg=dict(
+        flat_decay_mult=0.0, bias_decay_mult=0.0, custom_keys=dict(cls_token=dict(decay_mult=0.0))
+    ),
+)
+MIXUP = dict(mixup_alpha=0.8, cutmix_alpha=1.0)
+
+
+def timm_xcit(num_classes):
+    from timm.models.xcit import Xcit
+
+    torch.manual_seed(0)
+    model = Xcit(
+        img_size=32, patch_size=16, embed_dim=32, depth=2, num_heads=4, num_classes=num_classes,
+        eta=1.0, tokens_norm=True,
+    )  # fmt: skip
+    return model.double()
+
+
+def ours(num_classes, **settings):
+    backbone = dict(
+        type='XCiTClassifier', arch=ARCH, patch_size=16, num_classes=num_classes, drop_path_rate=0.0
+    )
+    model = MODELS.build(dict(type='ImageClassifier', backbone=backbone, **settings))
+    return model.double()
+
+
+def batch(num_classes, count=8):
+    random = torch.Generator().manual_seed(1)
+    images = torch.randn(count, 3, 32, 48, generator=random, dtype=torch.float64)
+    labels = torch.randint(num_classes, (count,), generator=random)
+    return images, labels
+
+
+def packed(images, labels):
+    samples = [BaseDataElement(gt_label=label) for label in labels]
+    return dict(inputs=images, data_samples=samples)
+
+
+def step(model, images, labels):
+    """One step of ours, as mmengine's runner takes it."""
+    wrapper = build_optim_wrapper(model, WRAPPER)
+    losses = model(**packed(images.clone(), labels), mode='loss')
+    loss, _ = model.parse_losses(losses)
+    wrapper.update_params(loss)
+    return loss.detach()
+
+
+def reference_step(model, images, labels, loss_of):
+    """One step of a plain loop on timm's network."""
+    from timm.optim import param_groups_weight_decay
+
+    groups = param_groups_weight_decay(model, 0.05, no_weight_decay_list=['cls_token'])
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=EPS)
+    loss = loss_of(model, images.clone(), labels)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+def check_equal(model, reference, expected, actual):
+    assert torch.allclose(actual, expected, rtol=1e-5, atol=0)
+    moved = ours(reference.num_classes)
+    moved.load_state_dict(reference.state_dict())
+    for (name, one), two in zip(moved.named_parameters(), model.parameters(), strict=True):
+        assert (one - two).norm() <= 1e-5 * one.norm() + 1e-12, name
+    for (name, one), two in zip(moved.named_buffers(), model.buffers(), strict=True):
+        assert torch.allclose(one, two, rtol=1e-5), name
+
+
+def test_a_step_equals_a_plain_loop_on_timm():
+    from timm.data import Mixup
+    from timm.loss import SoftTargetCrossEntropy
+
+    images, labels = batch(7)
+    reference = timm_xcit(7)
+    model = ours(7, mixup=MIXUP, label_smoothing=0.1)
+    model.load_state_dict(reference.state_dict())  # the names of a classifier alone
+
+    def loss_of(network, images, labels):
+        mixup = Mixup(0.8, 1.0, prob=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=7)
+        images, targets = mixup(images, labels)
+        return SoftTargetCrossEntropy()(network(images), targets)
+
+    for seed in (0, 3):  # mixup, cutmix
+        np.random.seed(seed)
+        expected = reference_step(reference, images, labels, loss_of)
+        np.random.seed(seed)
+        actual = step(model, images, labels)
+        check_equal(model, reference, expected, actual)
+
+
+def test_a_step_with_smoothing_alone_equals_timms():
+    from timm.loss import LabelSmoothingCrossEntropy
+
+    images, labels = batch(7)
+    reference, model = timm_xcit(7), ours(7, label_smoothing=0.1)
+    model.load_state_dict(reference.state_dict())
+    expected = reference_step(
+        reference, images, labels, lambda net, x, y: LabelSmoothingCrossEntropy(0.1)(net(x), y)
+    )
+    check_equal(model, reference, expected, step(model, images, labels))
+
+
+@pytest.fixture(scope='module')
+def teacher_file(tmp_path_factory):
+    torch.manual_seed(5)
+    path = tmp_path_factory.mktemp('teacher') / 'teacher.pth'
+    torch.save(timm.create_model('test_resnet').state_dict(), path)
+    return path
+
+
+def test_a_step_of_hard_distillation_equals_a_plain_loop(teacher_file):
+    from timm.loss import LabelSmoothingCrossEntropy
+
+    images, labels = batch(1000)
+    reference = timm_xcit(1000)
+    teacher = dict(name='test_resnet', checkpoint=str(teacher_file), weight=0.25)
+    model = ours(1000, label_smoothing=0.1, teacher=teacher)
+    model.load_state_dict(reference.state_dict())
+    model.teacher.double()
+    plain = timm.create_model('test_resnet').double().eval()
+    plain.load_state_dict(torch.load(teacher_file, weights_only=True))
+
+    def loss_of(network, images, labels):
+        logits = network(images)
+        with torch.no_grad():
+            hard = plain(images).argmax(dim=1)
+        smooth = LabelSmoothingCrossEntropy(0.1)(logits, labels)
+        return 0.75 * smooth + 0.25 * F.cross_entropy(logits, hard)
+
+    expected = reference_step(reference, images, labels, loss_of)
+    check_equal(model, reference, expected, step(model, images, labels))
+    assert not any('teacher' in name for name in model.state_dict())
+    assert not any(p.requires_grad for p in model.teacher.parameters())

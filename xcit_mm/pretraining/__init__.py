@@ -1,0 +1,32 @@
+"""Trains backbones on images: supervised, with distillation, and without labels by DINO."""
+
+from .channels import LoadChannels, read_channels
+from .classifier import ImageClassifier
+from .crops import CenterImageCrop, MultiCrop
+from .dino import DINO, DINOHead, dino_loss
+from .folders import CocoObjects, LabelledFolder, UnlabelledFolder
+from .hooks import DescribeHook, DINOHook, EnoughDataHook
+from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
+from .transforms import PackImage, TimmTransform
+
+__all__ = [
+    'DINO',
+    'CenterImageCrop',
+    'CocoObjects',
+    'DINOHead',
+    'DINOHook',
+    'DescribeHook',
+    'EnoughDataHook',
+    'ImageClassifier',
+    'KNNAccuracy',
+    'LabelledFolder',
+    'LinearProbe',
+    'LoadChannels',
+    'MultiCrop',
+    'PackImage',
+    'TimmTransform',
+    'TopKAccuracy',
+    'UnlabelledFolder',
+    'dino_loss',
+    'read_channels',
+]

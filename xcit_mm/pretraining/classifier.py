@@ -1,0 +1,162 @@
+"""Supervised training as in DeiT, the recipe that the paper follows, with hard distillation."""
+
+from typing import Any
+
+import torch
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import UserError
+from ..weights import CheckpointError, read_weights, unwrap
+from .extras import import_timm
+
+
+@MODELS.register_module()
+class ImageClassifier(BaseModel):
+    """Trains and tests a classifier on mmengine's runner, with timm's mixup and losses.
+
+    Files of a classifier alone, such as the published ones, load as they are.
+
+    Args:
+        backbone (dict): Config of an :class:`XCiTClassifier`, or of any other module with
+            ``num_classes`` that returns logits.
+        mixup (dict, optional): Arguments of timm's ``Mixup``. Defaults to None, no mixup.
+        label_smoothing (float): Part of the target that is spread over all classes. Defaults to 0.
+        teacher (dict, optional): Arguments of :func:`build_teacher`, and ``weight``, the share of
+            its loss. It is frozen, and not part of the checkpoints. Defaults to None, no
+            distillation.
+        data_preprocessor (dict, optional): Defaults to None, mmengine's ``ImgDataPreprocessor``.
+        init_cfg (dict, optional): Initialization config. Defaults to None.
+    """
+
+    def __init__(
+        self,
+        backbone: dict,
+        mixup: dict | None = None,
+        label_smoothing: float = 0.0,
+        teacher: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor or dict(type='ImgDataPreprocessor'), init_cfg)
+        self.backbone = MODELS.build(backbone)
+        self.mixup: Any = None
+        self.criterion: nn.Module
+        if mixup is not None:
+            self.mixup = import_timm('timm.data').Mixup(
+                **mixup, label_smoothing=label_smoothing, num_classes=self.backbone.num_classes
+            )
+            self.criterion = import_timm('timm.loss').SoftTargetCrossEntropy()
+        elif label_smoothing:
+            self.criterion = import_timm('timm.loss').LabelSmoothingCrossEntropy(label_smoothing)
+        else:
+            self.criterion = nn.CrossEntropyLoss()
+        self.teacher_weight = (teacher or {}).get('weight', 0.5)
+        self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
+        # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
+        self._teacher: tuple[nn.Module, ...] = ()
+        self.register_load_state_dict_pre_hook(take_bare_weights)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        data_samples: list[BaseDataElement] | None = None,
+        mode: str = 'tensor',
+    ) -> Any:
+        """Logits, losses or samples with ``pred_scores``, as mmengine's runner asks.
+
+        Args:
+            inputs (Tensor): Images (B, C, H, W).
+            data_samples (list[BaseDataElement], optional): With ``gt_label`` for losses.
+            mode (str): ``tensor``, ``loss`` or ``predict``. Defaults to ``tensor``.
+        """
+        if mode == 'tensor':
+            return self.backbone(inputs)
+        samples = data_samples or []
+        if mode == 'loss':
+            return self.loss(inputs, torch.stack([sample.gt_label for sample in samples]))
+        for sample, scores in zip(samples, self.backbone(inputs).softmax(dim=-1), strict=True):
+            sample.pred_scores = scores
+        return samples
+
+    def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Cross-entropy with the labels and, with a teacher, with the class that it predicts."""
+        targets = labels
+        if self.mixup is not None:
+            if len(images) % 2:
+                raise UserError(
+                    f'Mixup pairs the images of a batch, so batch_size must be even, and it is '
+                    f'{len(images)}.'
+                )
+            images, targets = self.mixup(images, labels)
+        logits = self.backbone(images)
+        loss = self.criterion(logits, targets)
+        if not self._teacher_cfg:
+            return dict(loss=loss)
+        with torch.no_grad():
+            predicted = self.teacher.to(images.device)(images).argmax(dim=1)
+        weight = self.teacher_weight
+        return dict(
+            loss_labels=(1 - weight) * loss,
+            loss_teacher=weight * F.cross_entropy(logits, predicted),
+        )
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The teacher, built when it is first needed: testing does not need it."""
+        if not self._teacher:
+            self._teacher = (build_teacher(**self._teacher_cfg),)
+        return self._teacher[0]
+
+    def init_weights(self) -> None:
+        """Initialise; a run that lacks its teacher's weights stops here, not after an hour."""
+        super().init_weights()
+        if self._teacher_cfg:
+            _ = self.teacher
+
+
+def take_bare_weights(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let files of a classifier alone load into an :class:`ImageClassifier`; torch's pre-hook.
+
+    Args:
+        module (nn.Module): The classifier that takes the weights.
+        state_dict (dict): Changed in place.
+        prefix (str): Prefix of the module's entries.
+    """
+    names = [name for name in state_dict if name.startswith(prefix)]
+    inner = f'{prefix}backbone.'
+    if any(name.startswith(inner) for name in names):
+        return
+    for name in names:
+        state_dict[inner + name[len(prefix) :]] = state_dict.pop(name)
+
+
+def build_teacher(name: str, checkpoint: str | None = None) -> nn.Module:
+    """A frozen model of timm, in evaluation mode.
+
+    Args:
+        name (str): Its name in timm, such as ``regnety_160.deit_in1k``.
+        checkpoint (str, optional): A file with its weights. Defaults to None: timm's, which are
+            downloaded once.
+
+    Raises:
+        UserError: If its weights are not on this machine and cannot be downloaded.
+    """
+    timm = import_timm('timm')
+    try:
+        weights = unwrap(read_weights(checkpoint or f'timm://{name}'))
+    except (CheckpointError, FileNotFoundError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f'The weights of the teacher {name} are not available ({reason}): give a file with '
+            '--cfg-options model.teacher.checkpoint=FILE, or train without distillation.'
+        ) from error
+    teacher = timm.create_model(name, pretrained=False)
+    try:
+        teacher.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f'{checkpoint} does not fit the teacher {name}: {error}') from None
+    return teacher.eval().requires_grad_(False)

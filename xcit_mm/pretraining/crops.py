@@ -1,0 +1,198 @@
+"""Crops of images with any number of channels: many random ones for DINO, one for evaluation."""
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from mmengine.registry import TRANSFORMS
+from torch import Tensor
+
+# ImageNet's, for images in 0...1.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+RATIO = (3 / 4, 4 / 3)
+
+
+def to_tensor(image: np.ndarray) -> Tensor:
+    """An array (height, width, C) as a tensor (C, height, width) in 0...1.
+
+    Args:
+        image (np.ndarray): Whole numbers of any size, or floating-point numbers in 0...1.
+    """
+    scale = np.iinfo(image.dtype).max if np.issubdtype(image.dtype, np.integer) else 1
+    array = np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32) / np.float32(scale)
+    if not (array.min() >= 0 and array.max() <= 1):  # NaN is neither
+        raise ValueError('floating-point images must be in 0...1')
+    return torch.from_numpy(array)
+
+
+class Crop:
+    """What all crops share: the last steps to the network's input.
+
+    Args:
+        mean (Sequence[float]): Subtracted from images in 0...1: one number per channel, or one
+            for all.
+        std (Sequence[float]): What they are then divided by.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.mean = torch.tensor(mean).view(-1, 1, 1)
+        self.std = torch.tensor(std).view(-1, 1, 1)
+
+    def normalise(self, image: Tensor) -> Tensor:
+        """Normalise a tensor (C, H, W)."""
+        if self.mean.shape[0] not in (1, image.shape[0]):
+            raise ValueError(
+                f'mean and std have {self.mean.shape[0]} numbers, and the image '
+                f'{image.shape[0]} channels'
+            )
+        return (image - self.mean) / self.std
+
+
+@TRANSFORMS.register_module()
+class CenterImageCrop(Crop):
+    """Resizes the short side and cuts out the middle, for evaluation.
+
+    Args:
+        size (int): Height and width of the result. Defaults to 224.
+        crop_ratio (float): ``size`` over the short side. Defaults to 0.875.
+        mean (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
+        std (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
+    """
+
+    def __init__(
+        self,
+        size: int = 224,
+        crop_ratio: float = 0.875,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+    ) -> None:
+        super().__init__(mean, std)
+        self.size = size
+        self.short_side = round(size / crop_ratio)
+
+    def __call__(self, data: dict) -> dict:
+        """Turn ``img``, an array, into a tensor (C, size, size)."""
+        from torchvision.transforms import functional as F
+
+        mode = F.InterpolationMode.BICUBIC
+        image = to_tensor(data['img'])
+        scale = self.short_side / min(image.shape[1:])
+        sides = [max(self.size, round(side * scale)) for side in image.shape[1:]]
+        image = F.center_crop(F.resize(image, sides, mode, antialias=True), [self.size] * 2)
+        return {**data, 'img': self.normalise(image.clamp(0, 1))}
+
+
+@TRANSFORMS.register_module()
+class MultiCrop(Crop):
+    """DINO's crops: two large ones and several small ones, each augmented in its own way.
+
+    Changes of saturation and hue, and grey, are for three channels, which are RGB. All others are
+    for any number of channels.
+
+    Args:
+        global_size (int): Height and width of the large crops. Defaults to 224.
+        global_scale (tuple[float, float]): Part of the image that they show. Defaults to
+            (0.4, 1).
+        local_size (int): Height and width of the small crops. Defaults to 96.
+        local_scale (tuple[float, float]): Part of the image that they show. Defaults to
+            (0.05, 0.4).
+        local_crops (int): Number of small crops. Defaults to 8.
+        mean (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
+        std (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
+    """
+
+    def __init__(
+        self,
+        global_size: int = 224,
+        global_scale: tuple[float, float] = (0.4, 1.0),
+        local_size: int = 96,
+        local_scale: tuple[float, float] = (0.05, 0.4),
+        local_crops: int = 8,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+    ) -> None:
+        super().__init__(mean, std)
+        self.global_size, self.global_scale = global_size, global_scale
+        self.local_size, self.local_scale = local_size, local_scale
+        self.local_crops = local_crops
+        self.has_warned = False
+
+    def __call__(self, data: dict) -> dict:
+        """Replace ``img``, an array, by ``global_crops`` and ``local_crops`` (crops, C, H, W)."""
+        image = to_tensor(data['img'])
+        height, width = image.shape[1:]
+        if min(height, width) < self.global_size and not self.has_warned:
+            self.has_warned = True
+            size = f'{self.global_size}x{self.global_size}'
+            text = f'{data.get("img_path")} ({width}x{height} pixels) and all other images that '
+            text += f'are smaller than the large crops, {size}, are enlarged.'
+            print_log(text, 'current', WARNING)
+        large = (image, self.global_size, self.global_scale)
+        crops = {
+            'global_crops': [
+                self._crop(*large, blur=1.0, solarise=0.0),
+                self._crop(*large, blur=0.1, solarise=0.2),
+            ],
+            'local_crops': [
+                self._crop(image, self.local_size, self.local_scale, blur=0.5, solarise=0.0)
+                for _ in range(self.local_crops)
+            ],
+        }
+        return {**data, 'img': {name: torch.stack(each) for name, each in crops.items() if each}}
+
+    def _crop(
+        self,
+        image: Tensor,
+        size: int,
+        scale: tuple[float, float],
+        blur: float,
+        solarise: float,
+    ) -> Tensor:
+        from torchvision.transforms import RandomResizedCrop
+        from torchvision.transforms import functional as F
+
+        box = RandomResizedCrop.get_params(image, list(scale), list(RATIO))
+        mode = F.InterpolationMode.BICUBIC
+        x = F.resized_crop(image, *box, [size, size], mode, antialias=True).clamp(0, 1)
+        if _happens(0.5):
+            x = x.flip(-1)
+        if _happens(0.8):
+            x = _jitter(x)
+        if x.shape[0] == 3 and _happens(0.2):
+            x = F.rgb_to_grayscale(x, num_output_channels=3)
+        if _happens(blur):
+            radius = min(6, (size - 1) // 2)
+            x = F.gaussian_blur(x, 2 * radius + 1, _uniform(0.1, 2.0))
+        if _happens(solarise):
+            x = torch.where(x < 0.5, x, 1 - x)
+        return self.normalise(x)
+
+
+def _jitter(x: Tensor) -> Tensor:
+    """Change brightness and contrast, and saturation and hue of RGB, in a random order."""
+    from torchvision.transforms import functional as F
+
+    changes: list[Any] = [
+        lambda x: x * _uniform(0.6, 1.4),
+        lambda x: torch.lerp(x.mean(), x, _uniform(0.6, 1.4)),
+    ]
+    if x.shape[0] == 3:
+        changes += [
+            lambda x: F.adjust_saturation(x, _uniform(0.8, 1.2)),
+            lambda x: F.adjust_hue(x, _uniform(-0.1, 0.1)),
+        ]
+    for index in torch.randperm(len(changes)).tolist():
+        x = changes[index](x).clamp(0, 1)
+    return x
+
+
+def _happens(probability: float) -> bool:
+    return float(torch.rand(())) < probability
+
+
+def _uniform(low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand(()))

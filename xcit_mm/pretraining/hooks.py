@@ -1,0 +1,170 @@
+"""Hooks of pre-training."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch.optim import Optimizer
+
+from ..datasets.check import DataError
+from ..weights.convert import DESCRIPTION
+from ..weights.formats import recognise, structure
+
+
+def inner_model(runner: Runner) -> Any:
+    """The model of a runner, without the wrapper of several processes."""
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+
+
+@HOOKS.register_module()
+class EnoughDataHook(Hook):
+    """Stops a run whose data cannot train the model: less than a batch, or the wrong classes."""
+
+    classes: Sequence[str] | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Check the images and classes of training."""
+        loader = runner.train_dataloader
+        if not len(loader):
+            raise DataError(
+                f'There are {len(loader.dataset)} images for training, which is less than one '
+                f'batch of {loader.batch_sampler.batch_size} per process: add images, or set '
+                'a smaller train_dataloader.batch_size.'
+            )
+        self._check_classes(runner, loader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        """Check the classes of validation."""
+        self._check_classes(runner, runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        """Check the classes of the test."""
+        self._check_classes(runner, runner.test_dataloader.dataset)
+
+    def _check_classes(self, runner: Runner, dataset: Any) -> None:
+        classes = getattr(dataset, 'metainfo', {}).get('classes')
+        count = getattr(getattr(inner_model(runner), 'backbone', None), 'num_classes', 0)
+        if not classes or not count:
+            return
+        where = getattr(dataset, 'data_prefix', {}).get('img_path') or 'The data set'
+        if len(classes) != count:
+            raise DataError(
+                f'{where} has {len(classes)} classes and the model {count}: set '
+                f'model.backbone.num_classes={len(classes)}, or fix the folders.'
+            )
+        self.classes = self.classes or classes
+        if classes != self.classes:
+            names = ', '.join(sorted(set(classes) ^ set(self.classes))[:4])
+            raise DataError(
+                f'{where} has other classes than the training images; they differ in '
+                f'{names or "their order"}.'
+            )
+
+
+@HOOKS.register_module()
+class DescribeHook(Hook):
+    """Says in each checkpoint what it is: the kind of training, and the sizes of the network."""
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Add ``xcit_mm`` to the ``meta`` of a checkpoint."""
+        recognised = recognise(checkpoint['state_dict'])
+        sizes = structure(recognised.state) if recognised is not None else {}
+        model = type(inner_model(runner)).__name__
+        checkpoint['meta'][DESCRIPTION] = dict(trained_as=model, **sizes)
+
+
+def cosine(start: float, end: float, step: int, steps: int) -> float:
+    """A value that goes from ``start`` to ``end`` along half a cosine."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * step / steps))
+
+
+def ramp(start: float, end: float, step: int, steps: int) -> float:
+    """A value that goes from ``start`` to ``end`` in equal steps, and stays there."""
+    return end if step >= steps - 1 else start + (end - start) * step / (steps - 1)
+
+
+@HOOKS.register_module()
+class DINOHook(Hook):
+    """The schedules of DINO, and what it does before and after each step of the optimizer.
+
+    All of it follows from the iteration, so a resumed run continues exactly.
+
+    Args:
+        momentum (float): Momentum of the teacher at the start; it rises to 1 along a cosine.
+            Defaults to 0.996.
+        teacher_temp (tuple[float, float]): Temperature of the teacher in the first epoch and after
+            the warm-up. Defaults to (0.04, 0.07).
+        temp_warmup_epochs (int): Epochs of that warm-up. Defaults to 30.
+        final_weight_decay (float, optional): Weight decay at the end, reached along a cosine, of
+            the parameters that have any. Defaults to 0.4. None keeps the optimizer's.
+        freeze_last_layer (int): Epochs in which the last layer of the head stays as it is.
+            Defaults to 1.
+        clip_grad (float, optional): Largest norm of the gradient of each parameter, not of all
+            together. Defaults to 3.
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.996,
+        teacher_temp: tuple[float, float] = (0.04, 0.07),
+        temp_warmup_epochs: int = 30,
+        final_weight_decay: float | None = 0.4,
+        freeze_last_layer: int = 1,
+        clip_grad: float | None = 3.0,
+    ) -> None:
+        self.momentum = momentum
+        self.teacher_temp = teacher_temp
+        self.temp_warmup_epochs = temp_warmup_epochs
+        self.final_weight_decay = final_weight_decay
+        self.freeze_last_layer = freeze_last_layer
+        self.clip_grad = clip_grad
+
+    def before_train(self, runner: Runner) -> None:
+        """Take note of the parameters, and prepare the gradients through torch's own hook."""
+        self.model = inner_model(runner)
+        self.runner = runner
+        optimizer = runner.optim_wrapper.optimizer
+        self.weight_decay = optimizer.defaults['weight_decay']
+        self.decayed = [group for group in optimizer.param_groups if group['weight_decay']]
+        self.step_hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def after_train(self, runner: Runner) -> None:
+        """Leave the optimizer as it was."""
+        self.step_hook.remove()
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
+    ) -> None:
+        """Set the teacher's temperature and the weight decay."""
+        self.model.teacher_temp = ramp(*self.teacher_temp, runner.epoch, self.temp_warmup_epochs)
+        if self.final_weight_decay is None:
+            return
+        decay = cosine(self.weight_decay, self.final_weight_decay, runner.iter, runner.max_iters)
+        for group in self.decayed:
+            group['weight_decay'] = decay
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Clip each gradient, and drop those of a frozen last layer."""
+        parameters = [p for group in optimizer.param_groups for p in group['params']]
+        for parameter in parameters:
+            if self.clip_grad and parameter.grad is not None:
+                norm = torch.linalg.vector_norm(parameter.grad)
+                parameter.grad.mul_((self.clip_grad / (norm + 1e-6)).clamp(max=1))
+        if self.runner.epoch < self.freeze_last_layer:
+            for parameter in self.model.student.head.last_layer.parameters():
+                parameter.grad = None
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Move the teacher."""
+        self.model.move_teacher(cosine(self.momentum, 1.0, runner.iter, runner.max_iters))

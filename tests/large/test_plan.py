@@ -1,0 +1,75 @@
+"""The plan holds the memory limit, or says before the work begins that it cannot."""
+
+import resource
+
+import pytest
+
+from tests.large.test_segment import make_segmentor
+from tests.large.test_whole import make_backbone
+from xcit_mm.errors import UserError
+from xcit_mm.large.plan import make_plan, memory_in_use
+from xcit_mm.large.segment import WholeSegmentation
+from xcit_mm.large.store import reserve
+from xcit_mm.large.units import format_bytes, parse_bytes
+
+GB = 2**30
+SCENE = (2**15, 2**15, 3)
+
+
+class Scene:
+    """An image of which only the size matters."""
+
+    def __init__(self, side):
+        self.shape = (side, side, 3)
+
+
+def test_more_memory_gives_larger_pieces():
+    model = make_segmentor('upernet')
+    start = memory_in_use()
+    plans = [
+        make_plan(model.backbone, SCENE, start + n * GB // 4, True, model) for n in (2, 3, 4, 16)
+    ]
+    assert [plan.rows for plan in plans] == sorted(plan.rows for plan in plans)
+    assert [plan.tile for plan in plans] == sorted(plan.tile for plan in plans)
+    assert plans[0].rows < plans[-1].rows
+
+
+def test_a_limit_that_cannot_be_held_is_refused():
+    backbone = make_backbone(16)
+    for on_disk, hint in [(True, 'Raise the limit.'), (False, 'let the tokens live in files')]:
+        with pytest.raises(UserError, match='at least') as refusal:
+            make_plan(backbone, SCENE, GB // 100, on_disk)
+        assert hint in str(refusal.value)
+    # All tokens in memory take more than a part of them.
+    least = memory_in_use() + GB // 2
+    assert make_plan(backbone, SCENE, least, True).on_disk
+    with pytest.raises(UserError, match='for the tokens'):
+        make_plan(backbone, SCENE, least, False)
+
+
+def test_a_disk_that_is_too_small_is_refused(tmp_path):
+    run = WholeSegmentation(make_segmentor('sem_fpn'), tmp_path / 'tokens')
+    with pytest.raises(UserError, match=r'The disk of .* and the work needs'):
+        run.plan(Scene(2**22))
+    assert not list((tmp_path / 'tokens').iterdir())
+
+
+def test_a_disk_that_fills_up_leaves_no_file(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limit[1]))
+    try:
+        with pytest.raises(OSError, match='large') as error:
+            reserve(tmp_path / 'tokens', 2**20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert error.value.filename == str(tmp_path / 'tokens')
+    assert not list(tmp_path.iterdir())
+
+
+def test_amounts_of_memory():
+    assert parse_bytes('4GB') == parse_bytes('4 gib') == parse_bytes('4096M') == 4 * GB
+    assert parse_bytes('1.5k') == 1536 and parse_bytes('12') == 12
+    for text in ('', '4 apples', '-1GB', '0'):
+        with pytest.raises(ValueError, match='such as 4GB'):
+            parse_bytes(text)
+    assert format_bytes(4 * GB) == '4 GB' and format_bytes(1500) == '1.46 KB'

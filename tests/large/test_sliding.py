@@ -1,0 +1,60 @@
+"""Sliding windows: averaged logits as in mmseg, and boxes that are merged at the seams."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tests.large.test_segment import make_segmentor
+from xcit_mm.large.images import ArrayImage, Prepare
+from xcit_mm.large.sliding import merge_boxes, segment_windows, starts, windows
+
+
+@pytest.mark.parametrize(('window', 'overlap', 'size'), [(64, 16, (150, 118)), (96, 0, (90, 200))])
+def test_segmentation_is_that_of_mmseg(window, overlap, size, tmp_path):
+    model = make_segmentor('sem_fpn')
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    model.test_cfg.update(crop_size=(window, window), stride=(window - overlap,) * 2)
+    inputs = Prepare(3, model.data_preprocessor)(image)
+    with torch.no_grad():
+        expected = model.slide_inference(inputs, [dict(img_shape=size, ori_shape=size)])[0]
+    steps = []
+    labels = segment_windows(
+        model, ArrayImage(image), tmp_path, window, overlap, lambda *step: steps.append(step)
+    )
+    found = torch.from_numpy(np.array(labels.rows(0, size[0])).astype(np.int64))
+    chosen = expected.gather(0, found[None])[0]
+    assert ((expected.amax(0) - chosen) / expected.abs().max()).max() < 2e-5
+    assert len(found.unique()) > 1
+    assert steps[-1] == (len(list(windows(size, window, overlap))),) * 2
+
+
+def test_windows_cover_everything_and_end_at_the_border():
+    for length, window, overlap in [(100, 30, 10), (30, 30, 10), (10, 30, 0), (91, 30, 0)]:
+        begins = starts(length, window, overlap)
+        assert begins[0] == 0 and begins[-1] == max(length - window, 0)
+        assert all(b - a <= window - overlap for a, b in itertools.pairwise(begins))
+    with pytest.raises(ValueError, match='overlap must be less'):
+        starts(100, 30, 30)
+
+
+def test_boxes_of_one_object_are_merged_at_the_seams():
+    boxes = torch.tensor(
+        [
+            [90.0, 10, 130, 50],  # an object on a seam: its right part
+            [70, 10, 110, 50],  # its left part, from another window
+            [70, 10, 110, 50],  # another class
+            [75, 10, 105, 50],  # the same window as the first: that window's own NMS kept both
+            [300, 300, 320, 320],  # far away
+        ]
+    )
+    scores = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.95])
+    labels = torch.tensor([1, 1, 2, 1, 1])
+    sources = torch.tensor([0, 1, 1, 0, 0])
+    found = merge_boxes(boxes, scores, labels, sources)
+    assert found['scores'].tolist() == pytest.approx([0.95, 0.9, 0.7, 0.6])
+    assert found['boxes'][1].tolist() == [70, 10, 130, 50]
+    assert found['labels'].tolist() == [1, 1, 2, 1]
+    nothing = merge_boxes(boxes[:0], scores[:0], labels[:0], sources[:0])
+    assert nothing['boxes'].shape == (0, 4)

@@ -1,0 +1,204 @@
+"""Images that are read by windows, never as a whole."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .windows import Window
+
+TIFF_SUFFIXES = ('.tif', '.tiff')
+# How positions in the image map to the earth: copied to what is computed from it.
+GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
+
+
+class Image(Protocol):
+    """An image, RGB, grey or with any number of channels."""
+
+    shape: tuple[int, int, int]
+
+    def read(self, window: Window) -> np.ndarray:
+        """A window, (height, width, channels)."""
+
+
+class ArrayImage:
+    """An image in an array.
+
+    Args:
+        array (np.ndarray): (H, W) or (H, W, C), RGB; memory-mapped and zarr arrays stay on disk.
+    """
+
+    def __init__(self, array: Any) -> None:
+        if array.ndim not in (2, 3):
+            raise ValueError(f'an image must have the shape (H, W) or (H, W, C), not {array.shape}')
+        self.array = array
+        channels = array.shape[2] if array.ndim == 3 else 1
+        self.shape = (array.shape[0], array.shape[1], channels)
+
+    def read(self, window: Window) -> np.ndarray:
+        part = np.asarray(self.array[window.top : window.bottom, window.left : window.right])
+        return part.reshape(*window.size, self.shape[2])
+
+
+class TiffImage:
+    """The first picture of a TIFF, in strips or tiles, compressed or not.
+
+    Args:
+        path (str or Path): The file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        tifffile = _tifffile()
+        self.path = Path(path)
+        size = self.path.stat().st_size
+        try:
+            self.file = tifffile.TiffFile(self.path)
+            page = self.file.pages[0]
+            end = max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True)), default=0)
+        except (tifffile.TiffFileError, IndexError, ValueError) as error:
+            raise UserError(f'{path} is cut off, or not a TIFF: {error}.') from error
+        if end > size:
+            raise UserError(
+                f'{path} is cut off: its pixels end at byte {end:,}, and the file has {size:,} '
+                'bytes. Copy it again.'
+            )
+        if page.imagedepth != 1 or page.planarconfig != 1:
+            raise UserError(
+                f'{path} keeps its channels one after another, or has depth: convert it to a '
+                'two-dimensional TIFF with interleaved channels.'
+            )
+        self.page = page
+        self.shape = (page.imagelength, page.imagewidth, page.samplesperpixel)
+
+    def geo_tags(self) -> list[tuple]:
+        """The geo-reference, as tifffile writes it; empty if there is none."""
+        tags = [self.page.tags.get(code) for code in GEO_TAGS]
+        return [(t.code, int(t.dtype), t.count, t.value, True) for t in tags if t is not None]
+
+    def read(self, window: Window) -> np.ndarray:
+        page = self.page
+        height, width, channels = self.shape
+        part = np.zeros((*window.size, channels), page.dtype)
+        rows = page.tilelength if page.is_tiled else min(page.rowsperstrip, height)
+        columns = page.tilewidth if page.is_tiled else width
+        across = -(-width // columns)
+        for i in range(window.top // rows, -(-window.bottom // rows)):
+            for j in range(window.left // columns, -(-window.right // columns)):
+                segment = self._segment(i * across + j)
+                if segment is None:
+                    continue  # a tile that was never written: zeros
+                there = Window(i * rows, i * rows + segment.shape[0], j * columns, 0)
+                there = there._replace(right=there.left + segment.shape[1])
+                common = Window(
+                    max(there.top, window.top),
+                    min(there.bottom, window.bottom),
+                    max(there.left, window.left),
+                    min(there.right, window.right),
+                )
+                part[common.within(window)] = segment[common.within(there)]
+        return part
+
+    def _segment(self, index: int) -> np.ndarray | None:
+        """A strip or a tile, (height, width, channels)."""
+        page = self.page
+        offset, count = page.dataoffsets[index], page.databytecounts[index]
+        if count == 0:
+            return None
+        handle = self.file.filehandle
+        handle.seek(offset)
+        tables = page.jpegtables
+        try:
+            segment = page.decode(handle.read(count), index, jpegtables=tables)[0]
+        except Exception as error:  # each codec has its own
+            raise UserError(f'{self.path} cannot be read: {error}.') from error
+        return segment[0] if segment is not None else None
+
+
+def open_image(path: str | Path) -> Image:
+    """Open an image so that windows of it can be read.
+
+    Args:
+        path (str or Path): A TIFF, a ``.npy`` file, or a zarr array. Other images are read at once.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if not path.exists():
+        raise UserError(f'There is no image {path}.')
+    if suffix in TIFF_SUFFIXES:
+        return TiffImage(path)
+    try:
+        if suffix == '.npy':
+            return ArrayImage(np.load(path, mmap_mode='r', allow_pickle=False))
+        if suffix == '.zarr':
+            return ArrayImage(_open_zarr(path))
+    except (ValueError, EOFError) as error:
+        raise UserError(f'{path} cannot be read: {error}.') from error
+    import mmcv
+
+    image = mmcv.imread(str(path), channel_order='rgb')
+    if image is None:
+        raise UserError(f'{path} cannot be read. Give a TIFF, a .npy file, a zarr array or a PNG.')
+    return ArrayImage(image)
+
+
+def _open_zarr(path: Path) -> Any:
+    try:
+        import zarr
+    except ImportError:
+        raise UserError(f'{path} needs zarr: pip install zarr.') from None
+    return zarr.open_array(str(path), mode='r')
+
+
+def _tifffile() -> Any:
+    try:
+        import tifffile
+    except ImportError:
+        raise UserError('TIFFs need tifffile: pip install tifffile.') from None
+    return tifffile
+
+
+class Prepare:
+    """Turns a window of an image into what the backbone takes, as mmseg does.
+
+    Args:
+        channels (int): Channels that the backbone takes.
+        preprocessor (nn.Module, optional): The model's data preprocessor, which knows the order of
+            the channels, mean and deviation. Defaults to None: the pixels as they are.
+        device (torch.device): Where the result goes. Defaults to the CPU.
+    """
+
+    def __init__(
+        self, channels: int, preprocessor: Any = None, device: torch.device | str = 'cpu'
+    ) -> None:
+        self.channels = channels
+        self.device = device
+        self.mean: Tensor | None = None
+        self.is_bgr = False
+        if preprocessor is not None:
+            # mmcv reads BGR, which the preprocessor turns to RGB if asked to.
+            self.is_bgr = not preprocessor.channel_conversion
+            if preprocessor._enable_normalize:
+                self.mean, self.std = preprocessor.mean.cpu(), preprocessor.std.cpu()
+
+    def check(self, image: Image) -> None:
+        """Raise if an image does not have the channels that the backbone takes."""
+        found = image.shape[2]
+        if found != self.channels and not (self.channels == 3 and found in (1, 4)):
+            raise UserError(
+                f'The image has {found} channels, and the backbone takes {self.channels}.'
+            )
+
+    def __call__(self, pixels: np.ndarray) -> Tensor:
+        """Pixels (h, w, C), RGB if they have three channels, to (1, C, h, w)."""
+        if self.channels == 3 and pixels.shape[2] != 3:
+            # As OpenCV reads them: grey in all three channels, and no transparency.
+            pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
+        if self.is_bgr and self.channels == 3:
+            pixels = pixels[..., ::-1]
+        x = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
+        if self.mean is not None:
+            x = (x - self.mean) / self.std
+        return x[None].to(self.device)

@@ -1,0 +1,117 @@
+"""The label map of a large image: a file that is filled tile by tile, then a TIFF and a preview."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..files import replacing, write_atomically
+from .images import Image
+from .store import reserve
+from .windows import Window, pieces, tiles
+
+# Side of the tiles of the TIFF.
+TIFF_TILE = 256
+# Above this many bytes of pixels, a file needs BigTIFF's wider offsets.
+BIG = 2**32 - 2**25
+PREVIEW_SIDE = 1024
+
+
+class Labels:
+    """Labels (H, W) in a file, and how many of their tiles are done.
+
+    Args:
+        folder (Path): Where the file is.
+        size (tuple[int, int]): Height and width of the image.
+        classes (int): Number of classes: labels have 8 bits if that is enough, else 16.
+    """
+
+    def __init__(self, folder: Path, size: tuple[int, int], classes: int) -> None:
+        self.size = size
+        self.dtype = np.dtype(np.uint8 if classes <= 256 else np.uint16)
+        self.path = folder / 'labels.raw'
+        self.record = folder / 'tiles.txt'
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self.record.exists():
+            reserve(self.path, size[0] * size[1] * self.dtype.itemsize)
+            write_atomically(self.record, '0')
+        self.done = int(self.record.read_text())
+
+    def rows(self, start: int, stop: int, mode: str = 'r') -> np.ndarray:
+        """Some rows, mapped."""
+        offset = start * self.size[1] * self.dtype.itemsize
+        shape = (stop - start, self.size[1])
+        return np.memmap(str(self.path), self.dtype, mode, offset, shape)  # type: ignore[call-overload]
+
+    def write(self, window: Window, labels: np.ndarray) -> None:
+        """Write the next tile."""
+        rows = self.rows(window.top, window.bottom, 'r+')
+        rows[:, window.left : window.right] = labels
+        rows.flush()  # type: ignore[attr-defined]
+        self.done += 1
+        write_atomically(self.record, str(self.done))
+
+
+def write_tiff(path: Path, labels: Labels, geo_tags: list[tuple]) -> None:
+    """Write labels as a compressed TIFF in tiles.
+
+    Args:
+        path (Path): The file.
+        labels (Labels): The labels.
+        geo_tags (list[tuple]): Tags that place the image on the earth.
+    """
+    import tifffile
+
+    def padded() -> Iterator[np.ndarray]:
+        for tile in tiles(labels.size, TIFF_TILE):
+            full = np.zeros((TIFF_TILE, TIFF_TILE), labels.dtype)
+            height, width = tile.size
+            rows = labels.rows(tile.top, tile.bottom)
+            full[:height, :width] = rows[:, tile.left : tile.right]
+            yield full
+
+    size = labels.size[0] * labels.size[1] * labels.dtype.itemsize
+    options = dict(compression='zlib', photometric='minisblack', metadata=None)
+    with (
+        replacing(path) as unfinished,
+        tifffile.TiffWriter(unfinished, bigtiff=size > BIG) as writer,
+    ):
+        writer.write(
+            padded(),
+            shape=labels.size,
+            dtype=labels.dtype,
+            tile=(TIFF_TILE, TIFF_TILE),
+            extratags=geo_tags,
+            **options,
+        )
+
+
+def write_preview(path: Path, image: Image, labels: Labels, palette: Any) -> None:
+    """Write a small picture of the image with the labels drawn over it.
+
+    Args:
+        path (Path): The PNG.
+        image (Image): The image.
+        labels (Labels): The labels.
+        palette (Sequence[Sequence[int]]): The colour of each class, RGB.
+    """
+    height, width = labels.size
+    step = max(-(-max(height, width) // PREVIEW_SIDE), 1)
+    colours = np.asarray(palette, np.float32)
+    strips = []
+    # Whole strips of the file, of which most rows are skipped: tiles are read once.
+    for start, stop in pieces(height, step * max(TIFF_TILE // step, 1)):
+        pixels = image.read(Window(start, stop, 0, width))[::step, ::step].astype(np.float32)
+        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
+        drawn = colours[labels.rows(start, stop)[::step, ::step] % len(colours)]
+        strips.append((pixels, drawn))
+    picture, drawn = (np.concatenate(part) for part in zip(*strips, strict=True))
+    # Images of more than 8 bits have ranges of their own.
+    low, high = (
+        (0, 255) if picture.min() >= 0 and picture.max() <= 255 else np.percentile(picture, (1, 99))
+    )
+    picture = np.clip((picture - low) / max(high - low, 1e-6), 0, 1) * 255
+    blended = ((picture + drawn) / 2).astype(np.uint8)
+    write_atomically(path, cv2.imencode('.png', blended[..., ::-1])[1].tobytes())

@@ -1,0 +1,175 @@
+"""How a large image is cut so that a memory limit holds, decided before the work begins."""
+
+import json
+import mmap
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import write_atomically
+from .rows import HALO
+from .units import format_bytes
+
+FLOAT = 4
+# Strips of more rows gain nothing: the rows of neighbours are few next to them by then.
+MAX_ROWS = 64
+# Sides of tiles in pixels. TIFF wants multiples of 16.
+TILES = (1024, 512, 256, 128, 64)
+# Rows of pixels of a tile that are classified at a time, at the resolution of the image.
+BAND = 32
+# What the allocator, the libraries and the progress bar may take on top of our own arrays.
+RESERVE = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an image is cut.
+
+    Args:
+        grid (tuple[int, int]): Height and width of the token grid.
+        rows (int): Rows of tokens per strip.
+        tile (int): Side of the tiles of neck and head, in pixels; 0 without them.
+        tokens_bytes (int): What all tokens of one layer take.
+        on_disk (bool): Whether the tokens are in files.
+    """
+
+    grid: tuple[int, int]
+    rows: int
+    tile: int
+    tokens_bytes: int
+    on_disk: bool
+
+    def describe(self) -> str:
+        """One line for the user."""
+        where = 'in files' if self.on_disk else 'in memory'
+        tiles = f', tiles of {self.tile} pixels' if self.tile else ''
+        return (
+            f'{self.grid[0]} x {self.grid[1]} tokens, {format_bytes(self.tokens_bytes)} {where}, '
+            f'strips of {self.rows} rows{tiles}'
+        )
+
+
+def make_plan(
+    backbone: Any,
+    shape: tuple[int, int, int],
+    memory: int | None,
+    on_disk: bool,
+    segmentor: Any = None,
+) -> Plan:
+    """Decide how to cut an image.
+
+    Args:
+        backbone (XCiT): The backbone.
+        shape (tuple[int, int, int]): Height, width and channels of the image.
+        memory (int, optional): What the process may use in bytes, all included; None for no limit.
+        on_disk (bool): Whether the tokens are in files.
+        segmentor (EncoderDecoder, optional): The segmentor, whose neck and head run too.
+
+    Raises:
+        UserError: If the limit is too small.
+    """
+    patch, dims = backbone.patch_size, backbone.embed_dims
+    grid = (-(-shape[0] // patch), -(-shape[1] // patch))
+    tokens = grid[0] * grid[1] * dims * FLOAT
+    # One array is worked on in place, and each level but the last keeps a copy.
+    resident = 0 if on_disk else tokens * len(backbone.out_indices)
+    fixed = memory_in_use() + RESERVE + resident
+    row = _bytes_per_row(backbone, shape, grid[1])
+    tile = TILES[-1] if segmentor is not None else 0
+    least = fixed + max((1 + 2 * HALO) * row, _bytes_per_tile(segmentor, tile))
+    if memory is not None and memory < least:
+        kept = '' if on_disk else f', {format_bytes(resident)} of it for the tokens'
+        raise UserError(
+            f'{format_bytes(memory)} of memory are not enough for an image of {shape[1]} x '
+            f'{shape[0]} pixels: it takes at least {format_bytes(least)}{kept}. Raise the limit'
+            + ('.' if on_disk else ', or let the tokens live in files.')
+        )
+    free = float('inf') if memory is None else memory - fixed
+    rows = max(int(min(free / row - 2 * HALO, MAX_ROWS, grid[0])), 1)
+    if segmentor is not None:
+        tile = next(side for side in TILES if _bytes_per_tile(segmentor, side) <= free)
+    return Plan(grid, rows, tile, tokens, on_disk)
+
+
+def _bytes_per_row(backbone: Any, shape: tuple[int, int, int], width: int) -> int:
+    """The most that one row of tokens takes at a time, in the stem or in a layer."""
+    patch, dims = backbone.patch_size, backbone.embed_dims
+    # Pixels as they are read, and as floats before and after normalisation and padding.
+    pixels = 4 * patch * shape[1] * max(shape[2], backbone.in_channels) * FLOAT
+    # The first map of the stem, its BatchNorm and GELU, and the second map.
+    first = backbone.patch_embed.layers[0].conv.out_channels * (patch // 2) ** 2 * width * FLOAT
+    # A strip as it is read, its copy with neighbours, two temporary ones, and what is written.
+    layer = 6 * width * dims * FLOAT
+    return max(pixels + 4 * first, layer)
+
+
+def _bytes_per_tile(segmentor: Any, side: int) -> int:
+    """The most that a tile of neck and head takes at a time."""
+    if segmentor is None:
+        return 0
+    head = segmentor.decode_head
+    dims, channels = segmentor.backbone.embed_dims, head.channels
+    if hasattr(head, 'psp_modules'):
+        # All levels at the finest resolution, twice, and what is made of them.
+        width = 4 * dims + 3 * len(head.in_index) * channels
+    else:
+        neck = segmentor.neck.out_channels if segmentor.with_neck else dims
+        width = 4 * dims + 4 * max(neck, channels)
+    stride = min(segmentor.backbone.pyramid.strides)
+    finest = (side // stride + 16) ** 2 * (width + 2 * head.out_channels)
+    pixels = 4 * BAND * side * head.out_channels
+    return (finest + pixels) * FLOAT
+
+
+def memory_in_use() -> int:
+    """Bytes of memory that this process uses."""
+    status = Path('/proc/self/statm')
+    if not status.exists():  # only Linux has it: what torch and the OpenMMLab stack take
+        return 600 * 2**20
+    return int(status.read_text().split()[1]) * mmap.PAGESIZE
+
+
+def fixed_plan(folder: Path, job: str, plan: Callable[[], Plan]) -> Plan:
+    """The plan of the unfinished work in a folder, or a new one, which is recorded there.
+
+    How an image is cut affects rounding, so that only the same plan gives the same bytes.
+
+    Args:
+        folder (Path): The folder.
+        job (str): Identifies image, weights and settings.
+        plan (callable): Makes a plan.
+
+    Raises:
+        UserError: If the folder has unfinished work of another job.
+    """
+    path = folder / 'plan.json'
+    if not path.exists():
+        new = plan()
+        write_atomically(path, json.dumps({'job': job, 'plan': asdict(new)}))
+        return new
+    content = json.loads(path.read_text(encoding='utf-8'))
+    if content['job'] != job:
+        raise UserError(
+            f'{folder} has unfinished work on another image, or with other weights or settings. '
+            'Repeat that command, start over with --force, or write elsewhere with --out-dir.'
+        )
+    settings = content['plan']
+    return Plan(**{**settings, 'grid': tuple(settings['grid'])})
+
+
+def check_disk(folder: Path, needed: int) -> None:
+    """Raise if the disk of a folder has too little room.
+
+    Args:
+        folder (Path): The folder.
+        needed (int): Bytes that will be written.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f'The disk of {folder} has {format_bytes(free)} left, and the work needs '
+            f'{format_bytes(needed)}. Free some space, or write elsewhere.'
+        )

@@ -1,0 +1,248 @@
+"""One image over many processes: each has some rows of the token grid.
+
+A layer exchanges the sums from which its attention follows, (d + 1)² numbers, and two rows of
+neighbours; BatchNorm in training exchanges its own sums. Nothing else leaves a process.
+"""
+
+import itertools
+from typing import Any, cast
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
+from torch.nn import functional as F
+
+from ..models.fast.covariance import attention_from_statistics, linear_map, statistics
+from ..models.fast.feed_forward import feed_forward_residual
+from ..models.fast.operators import is_batch_norm
+from ..models.layers import LPI, XCA, XCiTLayer
+from ..models.pyramid import MaxPool
+from ..models.xcit import XCiT
+from .collectives import RowGroup
+from .rows import HALO, embed_rows, stem_heights, stem_ranges
+
+
+def split_rows(height: int, parts: int, unit: int) -> list[tuple[int, int]]:
+    """First and last row, exclusive, of each process.
+
+    Args:
+        height (int): Rows of the grid.
+        parts (int): Number of processes.
+        unit (int): What the first rows are multiples of, so that no window of the pyramid's
+            max-pooling is split.
+    """
+    units = -(-height // unit)
+    if units < parts:
+        raise ValueError(
+            f'{height} rows of tokens are too few for {parts} processes: each needs {unit}. Use '
+            'fewer processes per image, or larger images.'
+        )
+    bounds = [min(units * i // parts * unit, height) for i in range(parts + 1)]
+    return list(itertools.pairwise(bounds))
+
+
+class SpreadBackbone:
+    """Runs a backbone over an image whose rows are spread over the processes of a group.
+
+    All processes must have the same weights. In training, add up or average the gradients of the
+    parameters, as DistributedDataParallel does; see :mod:`xcit_mm.large.collectives`.
+
+    Args:
+        backbone (XCiT): The backbone, which stays as it is.
+        group (ProcessGroup, optional): The processes. Defaults to None: all of them.
+    """
+
+    def __init__(self, backbone: XCiT, group: ProcessGroup | None = None) -> None:
+        self.backbone = backbone
+        self.group = RowGroup(group)
+        strides = backbone.pyramid.strides if backbone.pyramid is not None else ()
+        self.unit = max(HALO, *(stride // backbone.patch_size for stride in strides), 0)
+
+    def rows(self, height: int) -> list[tuple[int, int]]:
+        """The rows of the token grid of each process, for images of this height."""
+        grid_height = stem_heights(height, len(self.backbone.patch_embed.layers))[-1]
+        return split_rows(grid_height, self.group.size, self.unit)
+
+    def pixel_rows(self, height: int) -> tuple[int, int]:
+        """The rows of images of this height that this process must have."""
+        heights = stem_heights(height, len(self.backbone.patch_embed.layers))
+        return stem_ranges(heights, *self.rows(height)[self.group.rank])[0]
+
+    def __call__(self, pixels: Tensor, height: int, gather: bool = True) -> tuple[Tensor, ...]:
+        """Extract features.
+
+        Args:
+            pixels (Tensor): The rows :meth:`pixel_rows` of the images, (B, C, rows, W).
+            height (int): Height of the images.
+            gather (bool): Whether each process gets all rows of the levels, or only its own.
+                Defaults to True.
+        """
+        backbone, parts = self.backbone, self.rows(height)
+        start, stop = parts[self.group.rank]
+        # What the process below has, as far as it is needed.
+        below = parts[self.group.rank + 1] if self.group.rank + 1 < len(parts) else (0, 0)
+        num_below = min(below[1] - below[0], HALO)
+        x = embed_rows(backbone, pixels, height, start, stop, self._batch_norm)
+        width = x.shape[2]
+        x = x.flatten(1, 2)
+        levels: list[Tensor] = []
+        for index, layer in enumerate(cast(list[XCiTLayer], list(backbone.layers))):
+            x = self._run_layer(layer, x, (stop - start, width), num_below)
+            if index in backbone.out_indices:
+                feature = x.transpose(1, 2).unflatten(2, (stop - start, width))
+                levels.append(self._level(len(levels), feature, parts, gather))
+        return tuple(levels)
+
+    def _run_layer(
+        self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int], num_below: int
+    ) -> Tensor:
+        backbone = self.backbone
+        branch = self._xca(layer.norm1(x), layer.xca, layer.gamma1)
+        x = _add(x, branch, self._path_scale(layer, x))
+        branch = self._lpi(layer.norm3(x).unflatten(1, grid), layer.lpi, num_below)
+        x = _add(x, branch * layer.gamma3, self._path_scale(layer, x))
+        scale, recompute = self._path_scale(layer, x), backbone.recompute_ffn or backbone.with_cp
+        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+
+    def _xca(self, tokens: Tensor, xca: XCA, gamma: Tensor) -> Tensor:
+        """``γ · XCA(x)`` in covariance form; the image's first token is the origin."""
+        origin = self.group.first(tokens[:, :1])
+        tokens = tokens - origin
+        qkv_bias = F.linear(origin[:, 0], xca.qkv.weight, xca.qkv.bias)
+        S = self.group.sum(statistics(tokens))
+        attention = attention_from_statistics(xca, S, qkv_bias)
+        weight, bias = linear_map(xca, attention, qkv_bias, gamma)
+        return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
+
+    def _lpi(self, rows: Tensor, lpi: LPI, num_below: int) -> Tensor:
+        """``LPI(x)`` of normalised rows (B, n, W, d), as tokens."""
+        above, below = self.group.neighbours(rows, num_below)
+        x = torch.cat([above, rows, below], dim=1).permute(0, 3, 1, 2)
+        count = rows.shape[1]
+        # After the first convolution, only the nearest row on either side is needed, and right.
+        top, bottom = min(above.shape[1], 1), min(below.shape[1], 1)
+        first = above.shape[1] - top
+        x = F.gelu(lpi.conv1(x)[:, :, first : first + top + count + bottom])
+        x = lpi.conv2(self._batch_norm(lpi.norm, x, top, top + count))
+        return x[:, :, top : top + count].flatten(2).transpose(1, 2)
+
+    def _batch_norm(self, norm: Any, x: Tensor, first: int, last: int) -> Tensor:
+        """BatchNorm of a map (B, C, h, W) with the statistics of the rows of all processes.
+
+        Args:
+            norm (nn.Module): The layer.
+            x (Tensor): The map.
+            first (int): The first row that is this process's own.
+            last (int): The last one, exclusive: each row must count once.
+        """
+        if not is_batch_norm(norm) or not (norm.training or norm.running_var is None):
+            return norm(x)
+        own = x[:, :, first:last]
+        count = own.numel() // own.shape[1]
+        var, mean = torch.var_mean(own, dim=(0, 2, 3), correction=0)
+        var, mean = var.double(), mean.double()
+        sums = torch.cat([mean * count, (var + mean**2) * count, mean.new_tensor([count])])
+        mean, square, total = self.group.sum(sums).split([len(mean), len(mean), 1])
+        mean = mean / total
+        var = square / total - mean**2
+        _update_running_statistics(norm, mean.detach(), var.detach(), float(total.detach()))
+        scale = torch.rsqrt(var + norm.eps).to(x.dtype)
+        weight = scale if norm.weight is None else scale * norm.weight
+        x = (x - mean.to(x.dtype)[:, None, None]) * weight[:, None, None]
+        return x if norm.bias is None else x + norm.bias[:, None, None]
+
+    def _level(
+        self, index: int, feature: Tensor, parts: list[tuple[int, int]], gather: bool
+    ) -> Tensor:
+        """A level of the pyramid, from this process's rows of the tokens."""
+        up, down = 1, 1
+        pyramid = self.backbone.pyramid
+        for module in pyramid.levels[index].children() if pyramid is not None else ():
+            if is_batch_norm(module):
+                feature = self._batch_norm(module, feature, 0, feature.shape[2])
+            else:
+                feature = module(feature)
+            up *= 2 if isinstance(module, nn.ConvTranspose2d) else 1
+            down *= module.stride if isinstance(module, MaxPool) else 1
+        # Max-pooling drops rows that do not fill a window, unless the whole map is smaller than it.
+        heights = [(stop // down - start // down) * up for start, stop in parts]
+        heights[0] = max(heights[0], up)
+        feature = feature[:, :, : heights[self.group.rank]].contiguous()
+        return self.group.gather(feature, heights) if gather else feature
+
+    def _path_scale(self, layer: XCiTLayer, x: Tensor) -> Tensor | None:
+        """What stochastic depth multiplies a branch by: the same in all processes."""
+        if not layer.drop_path.training or layer.drop_path.drop_prob == 0:
+            return None
+        return self.group.first(layer.drop_path(x.new_ones(len(x), 1, 1)))
+
+
+def _add(x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
+    return x + (branch if scale is None else branch * scale)
+
+
+@torch.no_grad()
+def _update_running_statistics(norm: Any, mean: Tensor, var: Tensor, count: float) -> None:
+    """Move the running statistics of a BatchNorm as it would itself."""
+    if norm.running_mean is None:
+        return
+    norm.num_batches_tracked.add_(1)
+    factor = norm.momentum
+    if factor is None:
+        factor = 1 / float(norm.num_batches_tracked)
+    unbiased = var * count / max(count - 1, 1)
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), factor)
+    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
+
+
+@MODELS.register_module()
+class SpreadXCiT(XCiT):
+    """XCiT with every image spread over several processes, for images too large for one.
+
+    The levels are gathered, so neck and head run as usual, on all rows in every process. The
+    processes that share an image must be given the same batch. In eval mode, each process runs its
+    images alone, so that validation needs nothing else: inference takes a fraction of the memory.
+    To spread inference, use :class:`SpreadBackbone`.
+
+    Args:
+        *args: Those of :class:`XCiT`.
+        processes (int, optional): Number of processes that share an image: ranks 0 to n - 1, n to
+            2 n - 1, and so on. Defaults to None: all of them.
+        **kwargs: Those of :class:`XCiT`.
+    """
+
+    def __init__(self, *args: Any, processes: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.processes = processes
+        self._spread: list[SpreadBackbone] = []  # in a list: not a part of the network
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Extract features from images (B, C, H, W), the same in all processes that share them."""
+        if not (self.training and distributed.is_initialized()):
+            return super().forward(images)
+        self._check_images(images)
+        if not self._spread:
+            self._spread.append(SpreadBackbone(self, self._own_group()))
+        spread, height = self._spread[0], images.shape[2]
+        low, high = spread.pixel_rows(height)
+        return spread(images[:, :, low:high], height)
+
+    def _own_group(self) -> ProcessGroup:
+        """The group of this process; every process creates all of them.
+
+        A new one even for all processes: DistributedDataParallel adds up gradients in the old one
+        at the same time.
+        """
+        world = distributed.get_world_size()
+        size = self.processes or world
+        if world % size:
+            raise ValueError(
+                f'{world} processes cannot share images by {size}: the number of processes must '
+                'be a multiple.'
+            )
+        groups = [
+            distributed.new_group(list(range(first, first + size)))
+            for first in range(0, world, size)
+        ]
+        return groups[distributed.get_rank() // size]

@@ -1,0 +1,149 @@
+"""Runs a model on large images for the command: progress, file names, and what is left behind."""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress, TaskID, TimeElapsedColumn
+
+from xcit_mm_deploy import coco
+from xcit_mm_deploy.inputs import find_images
+from xcit_mm_deploy.results import Detections
+
+from ..errors import UserError
+from ..files import replacing
+from .images import TiffImage, open_image
+from .labels import Labels, write_preview, write_tiff
+from .segment import WholeSegmentation, palette_of
+from .sliding import detect_windows, segment_windows
+from .units import format_bytes
+
+UNFINISHED = 'unfinished'
+
+
+def find_large_images(inputs: Iterable[str]) -> list[Path]:
+    """Images named by files, folders and globs; a zarr array is a folder that is one image."""
+    found: dict[Path, None] = {}
+    for item in inputs:
+        path = Path(item)
+        is_zarr = path.suffix.lower() == '.zarr' and path.is_dir()
+        found.update(dict.fromkeys([path] if is_zarr else find_images([item])))
+    return list(found)
+
+
+def check_names(paths: list[Path]) -> None:
+    """Raise if two images would have the same results."""
+    stems = [path.stem for path in paths]
+    for path in paths:
+        if stems.count(path.stem) > 1:
+            raise UserError(f'Several images are called {path.stem}: give them one at a time.')
+
+
+def segment_large(
+    model: Any,
+    path: Path,
+    out_dir: Path,
+    *,
+    memory: int | None,
+    window: int | None,
+    overlap: int,
+    job: str,
+    preview: bool,
+) -> Path:
+    """Segment one image; returns the TIFF with the labels.
+
+    Args:
+        model (EncoderDecoder): The segmentor, in eval mode.
+        path (Path): The image.
+        out_dir (Path): Folder for results.
+        memory (int, optional): Bytes that the process may use.
+        window (int, optional): Side of sliding windows; None for the whole image.
+        overlap (int): What neighbouring windows have in common.
+        job (str): Identifies image, weights and settings.
+        preview (bool): Whether to write a small picture.
+    """
+    image = open_image(path)
+    folder = out_dir / UNFINISHED / path.stem
+    out = out_dir / 'labels' / f'{path.stem}.tif'
+    picture = out_dir / 'vis' / f'{path.stem}.png' if preview else None
+    with Bars() as bars:
+        if window is None:
+            run = WholeSegmentation(model, folder, memory, job, bars.show)
+            plan = run.plan(image)
+            limit = '' if memory is None else f' within {format_bytes(memory)}'
+            bars.progress.print(f'{path}: {plan.describe()}{limit}')
+            run(image, out, picture, plan)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            labels = segment_windows(
+                model, image, folder, window, overlap, lambda *d: bars.show('windows', *d)
+            )
+            finish(out, picture, image, labels, model)
+            shutil.rmtree(folder)
+    if not any((out_dir / UNFINISHED).iterdir()):
+        (out_dir / UNFINISHED).rmdir()
+    return out
+
+
+def finish(out: Path, picture: Path | None, image: Any, labels: Labels, model: Any) -> None:
+    """Write the TIFF and the preview."""
+    write_tiff(out, labels, image.geo_tags() if isinstance(image, TiffImage) else [])
+    if picture is not None:
+        write_preview(picture, image, labels, palette_of(model))
+
+
+def detect_large(
+    model: Any,
+    paths: list[Path],
+    out: Path,
+    category_ids: Sequence[int] | None,
+    window: int,
+    overlap: int,
+) -> None:
+    """Detect in images by sliding windows, and write all boxes to one file in COCO's layout.
+
+    Args:
+        model (BaseDetector): The detector, in eval mode.
+        paths (list[Path]): The images.
+        out (Path): The file.
+        category_ids (Sequence[int], optional): Ids of the classes; None for numbers from 1.
+        window (int): Side of the windows.
+        overlap (int): What neighbouring windows have in common.
+    """
+    classes, palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
+    kinds = coco.categories(classes, category_ids)
+    annotations, images = [], []
+    with Bars() as bars:
+        for number, path in enumerate(paths, 1):
+            image = open_image(path)
+            found = detect_windows(
+                model, image, window, overlap, lambda *d: bars.show('windows', *d)
+            )
+            boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
+            result = Detections(boxes, scores, labels, None, classes, palette)
+            annotations += coco.annotations(result, number, kinds)
+            images.append(coco.image_entry(number, path, image.shape))
+    with replacing(out) as unfinished, unfinished.open('w') as file:
+        coco.write_predictions(file, coco.OWN_IDS, kinds, annotations, images)
+
+
+class Bars:
+    """A bar for each kind of step, with the time left."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(*Progress.get_default_columns(), TimeElapsedColumn())
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> 'Bars':
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Show how many steps are done."""
+        if what not in self.tasks:
+            self.tasks[what] = self.progress.add_task(what, total=total)
+        self.progress.update(self.tasks[what], completed=done, total=total)

@@ -1,11 +1,9 @@
 _base_ = [
     '_base_/models/cascade_mask_rcnn_xcit.py',
+    '_base_/sizes/l24_16.py',
     '_base_/datasets/coco_instance.py',
     '_base_/schedules/adamw_3x.py',
     '_base_/runtime.py',
 ]
 
-model = dict(
-    backbone=dict(arch='l24', patch_size=16, init_cfg=dict(checkpoint='xcit://l24/16')),
-    neck=dict(in_channels=[768] * 4),
-)
+model = _base_.xcit_size

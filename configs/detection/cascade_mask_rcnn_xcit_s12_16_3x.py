@@ -1,11 +1,9 @@
 _base_ = [
     '_base_/models/cascade_mask_rcnn_xcit.py',
+    '_base_/sizes/s12_16.py',
     '_base_/datasets/coco_instance.py',
     '_base_/schedules/adamw_3x.py',
     '_base_/runtime.py',
 ]
 
-model = dict(
-    backbone=dict(arch='s12', patch_size=16, init_cfg=dict(checkpoint='xcit://s12/16')),
-    neck=dict(in_channels=[384] * 4),
-)
+model = _base_.xcit_size

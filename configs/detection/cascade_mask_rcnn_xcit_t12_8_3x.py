@@ -1,11 +1,9 @@
 _base_ = [
     '_base_/models/cascade_mask_rcnn_xcit.py',
+    '_base_/sizes/t12_8.py',
     '_base_/datasets/coco_instance.py',
     '_base_/schedules/adamw_3x.py',
     '_base_/runtime.py',
 ]
 
-model = dict(
-    backbone=dict(arch='t12', patch_size=8, init_cfg=dict(checkpoint='xcit://t12/8')),
-    neck=dict(in_channels=[192] * 4),
-)
+model = _base_.xcit_size

@@ -1,3 +1,5 @@
 _base_ = 'mmseg::_base_/default_runtime.py'
 
-custom_imports = dict(imports=['xcit_mm'], allow_failed_imports=False)
+custom_imports = dict(
+    imports=['xcit_mm', 'xcit_mm.datasets.label_folder'], allow_failed_imports=False
+)

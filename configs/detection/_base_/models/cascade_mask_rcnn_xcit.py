@@ -1,4 +1,4 @@
-# Cascade Mask R-CNN on XCiT. Configs that inherit from this set the same as for Mask R-CNN.
+# Cascade Mask R-CNN on XCiT. Configs that inherit from this add a size of _base_/sizes/.
 _base_ = ['mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py', '../../../_base_/xcit.py']
 
 model = dict(backbone=dict(_delete_=True, **_base_.xcit))

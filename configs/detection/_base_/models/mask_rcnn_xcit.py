@@ -1,5 +1,4 @@
-# Mask R-CNN on XCiT. Configs that inherit from this set arch, patch_size, the checkpoint and the
-# input width of the neck.
+# Mask R-CNN on XCiT. Configs that inherit from this add a size of _base_/sizes/.
 _base_ = ['mmdet::_base_/models/mask-rcnn_r50_fpn.py', '../../../_base_/xcit.py']
 
 model = dict(backbone=dict(_delete_=True, **_base_.xcit))

@@ -1,6 +1,4 @@
-_base_ = './mask_rcnn_xcit.py'
-
-model = dict(
+xcit_size = dict(
     backbone=dict(arch='s24', patch_size=16, init_cfg=dict(checkpoint='xcit://s24/16')),
     neck=dict(in_channels=[384] * 4),
 )

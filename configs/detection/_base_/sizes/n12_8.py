@@ -1,6 +1,4 @@
-_base_ = './mask_rcnn_xcit.py'
-
-model = dict(
+xcit_size = dict(
     backbone=dict(arch='n12', patch_size=8, init_cfg=dict(checkpoint='xcit://n12/8')),
     neck=dict(in_channels=[128] * 4),
 )

@@ -1,6 +1,4 @@
-_base_ = './mask_rcnn_xcit.py'
-
-model = dict(
+xcit_size = dict(
     backbone=dict(arch='l24', patch_size=8, init_cfg=dict(checkpoint='xcit://l24/8')),
     neck=dict(in_channels=[768] * 4),
 )

@@ -1,0 +1,9 @@
+_base_ = [
+    '_base_/models/faster_rcnn_xcit.py',
+    '_base_/sizes/s12_8.py',
+    '_base_/datasets/coco_detection.py',
+    '_base_/schedules/adamw_1x.py',
+    '_base_/runtime.py',
+]
+
+model = _base_.xcit_size

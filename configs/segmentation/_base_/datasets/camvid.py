@@ -1,0 +1,57 @@
+# CamVid, street scenes. docs/real_data.md says where it comes from.
+_base_ = 'mmseg::_base_/datasets/ade20k.py'
+
+crop_size = (224, 288)
+test_scale = (384, 288)
+dataset = dict(
+    _delete_=True,
+    type='LabelFolder',
+    data_root='data/camvid',
+    metainfo=dict(
+        classes=(
+            'Sky', 'Building', 'Pole', 'Road', 'Pavement', 'Tree', 'SignSymbol', 'Fence', 'Car',
+            'Pedestrian', 'Bicyclist',
+        ),
+        palette=[
+            [128, 128, 128], [128, 0, 0], [192, 192, 128], [128, 64, 128], [60, 40, 222],
+            [128, 128, 0], [192, 128, 128], [64, 64, 128], [64, 0, 128], [64, 64, 0],
+            [0, 128, 192],
+        ],
+    ),
+    void=11,
+)  # fmt: skip
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=(480, 360), ratio_range=(0.5, 1.1), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=test_scale, keep_ratio=True),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+train_dataloader = dict(
+    batch_size=4,
+    num_workers=1,
+    sampler=dict(type='SeededInfiniteSampler'),
+    batch_sampler=dict(type='SeededBatchSampler'),
+    dataset=dict(
+        **dataset,
+        data_prefix=dict(img_path='images/train', seg_map_path='labels/train'),
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    num_workers=1,
+    dataset=dict(
+        **dataset,
+        data_prefix=dict(img_path='images/test', seg_map_path='labels/test'),
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader

@@ -50,6 +50,17 @@ EXTRAS = {
     'det': ['mmdet>=3.3,<3.4', 'six'],
     'seg': ['mmsegmentation>=1.2,<1.3', 'ftfy', 'regex'],
     'timm': ['timm>=1.0'],
+    # onnxruntime, numpy and OpenCV run an exported file, and Pillow writes text in pictures; onnx
+    # and onnxscript write the file.
+    'deploy': [
+        'onnxruntime>=1.20',
+        'opencv-python',
+        'pillow>=10.1',
+        'onnx>=1.17',
+        'onnxscript>=0.5',
+    ],
+    # For images that are read and written by windows.
+    'large': ['tifffile'],
     'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
 }
 
@@ -66,7 +77,7 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10',
-    packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli']),
+    packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli', 'xcit_mm_deploy']),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
     # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of

@@ -27,6 +27,6 @@ from . import compat  # noqa: E402
 
 # Before our models, which import mmcv's layers and with them its operators.
 compat.apply_early()
-from . import engine, models, weights  # noqa: E402, F401
+from . import engine, models, pretraining, weights  # noqa: E402, F401
 
 weights.register()

@@ -1,6 +1,9 @@
-"""Iterates over the parts of a config: all its dicts, or its data sets."""
+"""Finds parts of a config, and reads the text of one without running it."""
 
-from collections.abc import Iterator
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -32,3 +35,83 @@ def innermost_datasets(node: Any) -> Iterator[Any]:
         return
     for dataset in inner if isinstance(inner, (list, tuple)) else [inner]:
         yield from innermost_datasets(dataset)
+
+
+def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the test pipeline resizes images; None if it does not.
+
+    Args:
+        cfg (Mapping): A config.
+
+    Returns:
+        dict: ``scale`` and ``keep_ratio``, or ``scale_factor``, as for mmcv's ``Resize``.
+    """
+    dataset: Mapping[str, Any] = next(innermost_datasets(cfg.get('test_dataloader')), {})
+    for step in dataset.get('pipeline') or cfg.get('test_pipeline') or ():
+        kind = step.get('type')
+        if getattr(kind, '__name__', str(kind)).split('.')[-1] != 'Resize':
+            continue
+        if _is_positive(step.get('scale')):
+            scale = step['scale']
+            sides = [scale, scale] if isinstance(scale, int) else list(scale)
+            return {'scale': sides, 'keep_ratio': bool(step.get('keep_ratio'))}
+        if _is_positive(step.get('scale_factor')):
+            return {'scale_factor': step['scale_factor']}
+    return None
+
+
+def category_ids(cfg: Mapping[str, Any], classes: Sequence[str]) -> list[int] | None:
+    """The ids of classes in the annotations of the test data; None if those are not here.
+
+    Args:
+        cfg (Mapping): The config of a detector.
+        classes (Sequence[str]): Names of the classes.
+    """
+    for dataset in innermost_datasets(cfg.get('test_dataloader')):
+        path = Path(dataset.get('data_root') or '', dataset.get('ann_file') or '')
+        if path.suffix != '.json' or not path.is_file():
+            continue
+        try:
+            ids = {item['name']: item['id'] for item in json.loads(path.read_bytes())['categories']}
+            return [ids[name] for name in classes]
+        except (ValueError, KeyError, TypeError):
+            continue  # not COCO's layout, or other classes
+    return None
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether it is a positive number, or two."""
+    numbers = value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]
+    return all(isinstance(number, (int, float)) and number > 0 for number in numbers)
+
+
+def read_literals(text: str) -> dict[str, Any]:
+    """The settings in the text of a config, without running it: it can come from anywhere.
+
+    Args:
+        text (str): Python, as mmengine saves configs: assignments of constants, lists, tuples and
+            dicts. Anything else is left out.
+    """
+    settings: dict[str, Any] = {}
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return settings
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            try:
+                settings[statement.targets[0].id] = _literal(statement.value)
+            except (ValueError, TypeError, RecursionError):
+                continue
+    return settings
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
+        return {word.arg: _literal(word.value) for word in node.keywords if word.arg}
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_literal(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {ast.literal_eval(key): _literal(value) for key, value in pairs if key}
+    return ast.literal_eval(node)

@@ -1,8 +1,8 @@
 """Errors that a user can fix, and how to tell that memory ran out."""
 
+from xcit_mm_deploy.errors import UserError
 
-class UserError(Exception):
-    """Something that the user must fix; commands show it as one paragraph, with exit status 2."""
+__all__ = ['TooSmallError', 'UserError', 'is_out_of_memory']
 
 
 class TooSmallError(ValueError):

@@ -111,7 +111,8 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
     try:
         # The doctor runs where xcit_mm cannot be imported.
         package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
-        return importlib.import_module(f'{package}.{name}').main(args)
+        module = name.replace('-', '_')
+        return importlib.import_module(f'{package}.{module}').main(args)
     except ImportError as error:
         # A package that says itself that another one is missing gives no name.
         missing = error.name or isinstance(error, ModuleNotFoundError)

@@ -9,6 +9,15 @@ from typing import NamedTuple
 SPLITS = ('train', 'val', 'test')
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 FORMATS = ('text', 'markdown', 'json')
+TASKS = ('detection', 'segmentation')
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
+DATA_FORMATS = ('auto', 'voc', 'yolo')
+CONVERTED_SPLITS = ('train', 'val', 'test', 'trainval')
+# How many images --calibration uses.
+CALIBRATION_IMAGES = 64
+EXPORT_FORMATS = ('onnx', 'torch')
+# ONNX Runtime 1.31 has no RoIAlign of version 22.
+OPSETS = range(18, 22)
 # Number of layers that `visualize` draws by default.
 DEFAULT_LAYERS = 6
 # name -> what it shows
@@ -26,10 +35,13 @@ class Command(NamedTuple):
     Args:
         summary (str): Its line in the list of commands.
         add_arguments (callable): Describes it and its arguments to a parser.
+        problem (callable, optional): Says what is wrong with a combination of arguments, if
+            anything is. Defaults to None.
     """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
+    problem: Callable[[argparse.Namespace], str | None] | None = None
 
 
 def parse_args(
@@ -44,13 +56,18 @@ def parse_args(
             script.
     """
     parser = argparse.ArgumentParser(prog)
-    COMMANDS[name].add_arguments(parser)
-    return parser.parse_args(argv)
+    command = COMMANDS[name]
+    command.add_arguments(parser)
+    args = parser.parse_args(argv)
+    problem = command.problem(args) if command.problem else None
+    if problem:
+        parser.error(problem)
+    return args
 
 
 def train(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Train a detector or a segmentor. For several processes: tools/dist_train.sh.'
+        'Train a detector, a segmentor or a classifier. For several processes: tools/dist_train.sh.'
     )
     _config(parser)
     _run_arguments(parser)
@@ -76,7 +93,7 @@ def train(parser: argparse.ArgumentParser) -> None:
 
 def test(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Test a detector or a segmentor. For several processes: tools/dist_test.sh.'
+        'Test a detector, a segmentor or a classifier. For several processes: tools/dist_test.sh.'
     )
     _config(parser)
     parser.add_argument(
@@ -87,14 +104,16 @@ def test(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         metavar='METRIC',
         help="metrics to compute instead of the config's: bbox segm proposal proposal_fast for "
-        'detection, mIoU mDice mFscore for segmentation',
+        'detection, mIoU mDice mFscore for segmentation, top1 top5 for classification',
     )
     _run_arguments(parser)
     parser.add_argument(
         '--out',
-        help='write predictions: a .pkl file for detection, a folder of PNGs for segmentation',
+        help='write predictions: a folder of PNGs for segmentation, a .pkl file for all others',
     )
-    parser.add_argument('--json', metavar='FILE', help='write the metrics to a JSON file')
+    parser.add_argument(
+        '--json', metavar='FILE', help='write the metrics, also those of each class, to a JSON file'
+    )
     parser.add_argument('--force', action='store_true', help='overwrite --out and --json')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
     parser.add_argument('--show-dir', help='write pictures of the predictions to this folder')
@@ -118,9 +137,11 @@ def infer(parser: argparse.ArgumentParser) -> None:
         metavar='IMAGE|FOLDER|GLOB|VIDEO|CAMERA',
         help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video)',
     )
-    parser.add_argument('--config', required=True, help='a config file')
+    models = parser.add_mutually_exclusive_group(required=True)
+    models.add_argument('--config', help='a config file, with --checkpoint')
+    models.add_argument('--model', metavar='FILE', help='a model that "xcit-mm export" wrote')
     _config_options(parser)
-    _checkpoint(parser)
+    _checkpoint(parser, required=False)
     _allow_partial(parser)
     parser.add_argument(
         '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
@@ -132,22 +153,165 @@ def infer(parser: argparse.ArgumentParser) -> None:
         default=0.3,
         help='draw only boxes that score above this (default: 0.3)',
     )
+    parser.add_argument(
+        '--ann-file',
+        metavar='FILE',
+        help="annotations in COCO's layout that give the ids of images (by file name) and of "
+        'categories (by name), so that pycocotools can score the predictions (default: images '
+        'are numbered from 1)',
+    )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')
+    _large_images(parser)
+
+
+def _large_images(parser: argparse.ArgumentParser) -> None:
+    large = parser.add_argument_group(
+        'large images',
+        'TIFF, .npy and zarr images are read by windows, at their own resolution. Labels are '
+        'written as TIFFs, with the geo-reference of the image.',
+    )
+    how = large.add_mutually_exclusive_group()
+    how.add_argument(
+        '--whole',
+        action='store_true',
+        help='segment images of any size, with the result of segmenting them at once',
+    )
+    how.add_argument(
+        '--window',
+        type=positive,
+        metavar='PIXELS',
+        help='slide a window of this size over the image instead',
+    )
+    large.add_argument(
+        '--memory',
+        metavar='AMOUNT',
+        help='what the process may use with --whole, as in 4GB (default: no limit)',
+    )
+    large.add_argument(
+        '--overlap',
+        type=int,
+        default=256,
+        metavar='PIXELS',
+        help='what neighbouring windows have in common (default: %(default)s)',
+    )
+
+
+def infer_problem(args: argparse.Namespace) -> str | None:
+    """What is wrong with a combination of arguments of ``infer``."""
+    if args.config:
+        return None if args.checkpoint else '--config needs --checkpoint'
+    if args.whole or args.window is not None:
+        return '--whole and --window run a checkpoint: give --config and --checkpoint, not --model'
+    options = ('checkpoint', 'cfg_options', 'allow_partial', 'device')
+    given = [f'--{name.replace("_", "-")}' for name in options if getattr(args, name)]
+    return f'--model is complete in itself and runs on the CPU: drop {given[0]}' if given else None
+
+
+def export(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Write a trained model to one file that runs without PyTorch (ONNX) or without OpenMMLab '
+        '(torch.export). The graph takes images of any size, at least 32x32, in batches of any '
+        'size. Boxes, suppression and masks are inside. Then the file is run next to the model on '
+        'three sizes of images. It is kept only if both agree; a report is written next to it.'
+    )
+    parser.epilog = (
+        'Input "image": float32 (N, C, H, W), normalised, channels in the order of the network, '
+        'or raw bytes with --uint8. Outputs: "logits" (N, K, H, W) or "labels" (N, H, W) of a '
+        'segmentor; "boxes", "scores", "labels" and "masks" of a detector; "level_0"... of a '
+        'backbone. The metadata of the file describe the rest (docs/deploy.md).'
+    )
+    _config(parser)
+    parser.add_argument(
+        'checkpoint', help='a path, a web address, or a short name such as xcit://coco/s12/8'
+    )
+    parser.add_argument(
+        '--format',
+        choices=EXPORT_FORMATS,
+        default='onnx',
+        help='onnx: for ONNX Runtime and others; torch: a program of torch.export, not for '
+        'detectors (default: onnx)',
+    )
+    parser.add_argument(
+        '--out', metavar='FILE', help='the file to write (default: CONFIG.onnx or CONFIG.pt2)'
+    )
+    parser.add_argument(
+        '--backbone', action='store_true', help='the backbone with its pyramid alone'
+    )
+    parser.add_argument(
+        '--labels', action='store_true', help='a segmentor gives labels, not logits'
+    )
+    parser.add_argument(
+        '--uint8',
+        action='store_true',
+        help='take raw bytes (N, C, H, W), and normalise them inside the graph',
+    )
+    parser.add_argument(
+        '--channel-order',
+        choices=('rgb', 'bgr'),
+        default='rgb',
+        help='the order of the raw bytes of --uint8 (default: rgb)',
+    )
+    parser.add_argument(
+        '--opset',
+        type=int,
+        choices=OPSETS,
+        default=18,
+        metavar='N',
+        help=f"version of ONNX's operators, {OPSETS[0]} to {OPSETS[-1]}; more runtimes know lower "
+        'ones (default: 18)',
+    )
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument(
+        '--fp16',
+        dest='precision',
+        action='store_const',
+        const='float16',
+        help='half the size: weights and most products in float16. For GPUs; no faster on a CPU, '
+        'where ONNX Runtime computes in float32 anyway',
+    )
+    precision.add_argument(
+        '--int8',
+        dest='precision',
+        action='store_const',
+        const='int8',
+        help='linear layers in int8: smaller, and faster on a CPU with instructions for int8, such '
+        'as VNNI',
+    )
+    parser.set_defaults(precision='float32')
+    parser.add_argument(
+        '--calibration',
+        nargs='+',
+        metavar='IMAGE|FOLDER|GLOB',
+        help=f'with --int8: images like those of the training, of which the first '
+        f'{CALIBRATION_IMAGES} are used to measure ranges of values, so that convolutions are in '
+        'int8 too. Smaller still, but less accurate',
+    )
+    parser.add_argument(
+        '--images',
+        nargs='+',
+        metavar='IMAGE|FOLDER|GLOB',
+        help='images to check the file with (default: drawn ones)',
+    )
+    _config_options(parser)
+    _allow_partial(parser)
+    parser.add_argument('--force', action='store_true', help='overwrite the file if it exists')
 
 
 def visualize(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Draw what an XCiT looks at, from the weights of a backbone, detector, segmentor or '
-        'classifier. Images are computed at their full size and drawn at screen size. Exit status '
-        '1 if an image was skipped.'
+        'classifier. Images are resized as for testing, if the config or the one saved in the '
+        'checkpoint says how; else, they keep their size. Exit status 1 if an image was skipped.'
     )
     described = '; '.join(f'{name}: {what}' for name, what in PICTURES.items())
     parser.epilog = f'Pictures: {described}.'
     _images(parser)
     _checkpoint(parser)
     parser.add_argument(
-        '--config', help="a config file; only needed for a size that is not one of the paper's"
+        '--config',
+        help="a config file; only needed for a size that is not one of the paper's, or to resize "
+        'images as it does',
     )
     parser.add_argument(
         '--pictures',
@@ -168,12 +332,14 @@ def visualize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--separate', action='store_true', help='one file per picture, not one per image'
     )
-    parser.add_argument(
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument(
         '--max-side',
         type=positive,
         metavar='PIXELS',
-        help='shrink larger images first (default: never)',
+        help='shrink larger images to this, and do not resize otherwise',
     )
+    sizes.add_argument('--full-size', action='store_true', help='do not resize images')
     parser.add_argument(
         '--dpi',
         type=positive,
@@ -206,6 +372,104 @@ def check(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
     parser.add_argument('--force', action='store_true', help='overwrite --json')
+
+
+def convert_data(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Convert a folder in the format of Pascal VOC or YOLO to COCO's, one file per split, and "
+        'list what is wrong with it. Exit status: 0 if everything was converted, 1 if something '
+        'had to be left out, 2 if nothing could be converted.'
+    )
+    parser.add_argument('folder', type=Path, help='a folder with images and annotations')
+    parser.add_argument('--out', type=Path, help='where SPLIT.json files go (default: FOLDER/coco)')
+    _source_options(parser)
+    parser.add_argument(
+        '--splits',
+        nargs='+',
+        choices=CONVERTED_SPLITS,
+        help='splits to convert (default: all that the folder has)',
+    )
+    parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
+    parser.add_argument('--force', action='store_true', help='overwrite earlier files')
+
+
+def _source_options(parser: argparse.ArgumentParser) -> None:
+    """How a folder of somebody's data is read."""
+    parser.add_argument(
+        '--format',
+        choices=DATA_FORMATS,
+        default='auto',
+        help='default: what the folder looks like',
+    )
+    parser.add_argument(
+        '--classes',
+        nargs='+',
+        metavar='NAME',
+        help='classes in this order; others are left out (default: all)',
+    )
+    parser.add_argument(
+        '--val-fraction',
+        type=_fraction,
+        default=0.2,
+        metavar='PART',
+        help='fraction of images for validation, if there are no splits (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--seed', type=_seed, default=0, help='seed of that choice (default: %(default)s)'
+    )
+
+
+def init(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Look at a folder of data and write a config that trains on it. Detection takes the '
+        'formats of COCO, Pascal VOC and YOLO, segmentation takes folders of images and labels. '
+        'Exit status: 0 if all of the data can be used, 1 if there are errors in it, 2 if no '
+        'config could be written.'
+    )
+    parser.add_argument('task', choices=TASKS)
+    parser.add_argument('--data', type=Path, required=True, metavar='FOLDER', help='the data')
+    parser.add_argument('--out', type=Path, help='the config to write (default: ./FOLDER.py)')
+    parser.add_argument(
+        '--arch',
+        choices=ARCHS,
+        help='size of the network (default: that of --weights, or n12 on a CPU and s12 on a GPU)',
+    )
+    parser.add_argument(
+        '--patch-size',
+        type=int,
+        choices=(8, 16),
+        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or 16)',
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument('--scratch', action='store_true', help='train without pretrained weights')
+    start.add_argument(
+        '--weights',
+        help='weights to start from: a path or xcit://NAME (default: those of ImageNet)',
+    )
+    parser.add_argument(
+        '--void',
+        nargs='+',
+        type=int,
+        default=[],
+        metavar='LABEL',
+        help='segmentation: labels to ignore, next to 255',
+    )
+    parser.add_argument(
+        '--classes-from',
+        type=int,
+        choices=(0, 1),
+        default=0,
+        help='segmentation: the label of the first class; with 1, label 0 is ignored (default: 0)',
+    )
+    parser.add_argument(
+        '--coco-dir',
+        type=Path,
+        metavar='FOLDER',
+        help='where converted annotations and lists of images go, for a folder that cannot be '
+        'written (default: coco/ or splits/ in the folder)',
+    )
+    _source_options(parser)
+    parser.add_argument('--force', action='store_true', help='overwrite the config')
 
 
 def convert(parser: argparse.ArgumentParser) -> None:
@@ -339,6 +603,12 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--launcher', choices=LAUNCHERS, default='none', help='how processes are started'
     )
+    parser.add_argument(
+        '--verbose',
+        action='store_true',
+        help='show all of the log on the screen; by default, details of the start are only in the '
+        'log file',
+    )
     # torch.distributed.launch passes this one.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
@@ -347,9 +617,11 @@ def _images(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='the images')
 
 
-def _checkpoint(parser: argparse.ArgumentParser) -> None:
+def _checkpoint(parser: argparse.ArgumentParser, required: bool = True) -> None:
     parser.add_argument(
-        '--checkpoint', required=True, help='a path, a web address, or a short name (xcit://...)'
+        '--checkpoint',
+        required=required,
+        help='a path, a web address, or a short name (xcit://...)',
     )
 
 
@@ -367,11 +639,14 @@ def _device(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = {
-    'train': Command('train a detector or a segmentor', train),
+    'init': Command('write a config for a folder of your data', init),
+    'train': Command('train a detector, a segmentor, a classifier or a backbone', train),
     'test': Command('measure the accuracy of a trained model', test),
-    'infer': Command('detect or segment in images and videos', infer),
+    'infer': Command('detect or segment in images and videos', infer, infer_problem),
+    'export': Command('write a model to one file, ONNX or torch.export, and check it', export),
     'visualize': Command('draw what an XCiT looks at', visualize),
     'check': Command('find problems in a data set', check),
+    'convert-data': Command("convert boxes from Pascal VOC's or YOLO's format", convert_data),
     'convert': Command('convert weights to a clean safetensors file', convert),
     'stats': Command("count parameters and GFLOPs, next to the paper's", stats),
     'demo': Command('train, evaluate and show two models on drawn images, in minutes', demo),

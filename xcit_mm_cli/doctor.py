@@ -254,12 +254,12 @@ def _predict(task: str) -> str:
     import numpy as np
     from mmengine.hub import get_config
 
-    from xcit_mm.inference import build_inferencer, predict
+    from xcit_mm.inference import load_predictor
 
     cfg = get_config(f'xcit_mm::{TASKS[task]}')
     name = {'detection': 'mmdet', 'segmentation': 'mmseg'}[task]
-    inferencer = build_inferencer(cfg, name, None, 'cpu', allow_partial=True)
-    predict(inferencer, name, np.zeros((64, 64, 3), np.uint8))
+    predictor = load_predictor(cfg, name, None, 'cpu', allow_partial=True)
+    predictor(np.zeros((64, 64, 3), np.uint8))
     return 'predicts'
 
 

@@ -3,14 +3,43 @@
 import argparse
 from pathlib import Path
 
-from mmengine.registry import init_default_scope
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 
+from ..compat import revert_sync_bn
 from ..configs import innermost_datasets
-from ..datasets.check import find_problems
+from ..datasets.check import Problem, find_problems
+from ..datasets.check.heads import check_heads
+from ..datasets.check.run import build
+from ..datasets.present import check_datasets
 from ..errors import UserError
 from ..files import check_writable, write_atomically
 from ..tables import format_table
-from .common import check_datasets, command, load_config, task_of
+from .common import BUILD_ERRORS, command, load_config, task_of
+
+
+def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> list[Problem]:
+    """The problem that heads of the model have another number of classes than the data.
+
+    Args:
+        cfg (Config): The config.
+        path (str): Its name.
+        datasets (dict[str, list[dict]]): The innermost data sets, by split.
+    """
+    if not cfg.get('model') or not cfg.get('check_classes', True):
+        return []
+    revert_sync_bn(cfg)
+    try:
+        model = MODELS.build(cfg.model)
+    except BUILD_ERRORS:
+        return []  # this command is for data; training says what is wrong with the model
+    try:
+        for split, configs in datasets.items():
+            for config in configs:
+                check_heads(model, cfg.model, build(config).metainfo, f'{split} data')
+    except UserError as error:
+        return [Problem('config: class count', path, str(error))]
+    return []
 
 
 @command('check')
@@ -22,12 +51,15 @@ def main(args: argparse.Namespace) -> int:
         check_writable(args.json)
     init_default_scope(task_of(cfg))
     loaders = {split: f'{split}_dataloader' for split in args.split}
-    check_datasets(cfg, tuple(loaders.values()))
+    check_datasets(cfg, tuple(loaders.values()), draw=False)
     datasets = {split: list(innermost_datasets(cfg.get(name))) for split, name in loaders.items()}
+    if not any(datasets.values()):
+        raise UserError(f'The config has no data set in {" or ".join(loaders.values())}.')
     try:
         report = find_problems(datasets, args.workers)
     except TypeError as error:
         raise UserError(f'This data set cannot be checked: {error}.') from None
+    report.problems += class_counts(cfg, args.config, datasets)
     if report.problems:
         print(format_table(report.rows()) + '\n')
         print('\n'.join(report.examples()) + '\n')

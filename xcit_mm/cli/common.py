@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
+from mmengine.logging import MMLogger
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
@@ -25,14 +25,16 @@ from xcit_mm_cli.app import INTERRUPTED
 from xcit_mm_cli.files import missing_config
 
 from ..compat import init_gloo, revert_sync_bn
-from ..configs import innermost_datasets
-from ..datasets.shapes import ensure_shapes
+from ..configs import nested_dicts
+from ..datasets.present import PUBLIC
+from ..engine.console import without_noise
 from ..engine.runner import GuardedRunner
 from ..errors import UserError
 from ..weights import use_strict_reader
 
 # What classes raise if they cannot be built with the arguments of a config.
 BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
+CONFIG_SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {
     **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),
@@ -44,26 +46,6 @@ OS_HINTS = {
         (errno.ENOTDIR, errno.EEXIST), 'There is a file where a folder is needed: choose another.'
     ),
     errno.EISDIR: 'It is a folder, and a file is needed.',
-}
-COCO_LAYOUT = """\
-data/coco/
-  annotations/instances_train2017.json
-  annotations/instances_val2017.json
-  train2017/  000000000009.jpg ...
-  val2017/    000000000139.jpg ..."""
-ADE20K_LAYOUT = """\
-data/ade/ADEChallengeData2016/
-  images/training/         ADE_train_00000001.jpg ...
-  images/validation/       ADE_val_00000001.jpg ...
-  annotations/training/    ADE_train_00000001.png ...
-  annotations/validation/  ADE_val_00000001.png ..."""
-DATASETS = {
-    'mmdet': ('COCO 2017 from https://cocodataset.org/#download', COCO_LAYOUT),
-    'mmseg': (
-        'ADEChallengeData2016.zip of the scene-parsing benchmark from '
-        'http://sceneparsing.csail.mit.edu',
-        ADE20K_LAYOUT,
-    ),
 }
 
 
@@ -98,7 +80,8 @@ def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Nam
     # A log that cannot be written is no reason for a traceback: what fails next says why.
     logging.raiseExceptions = False
     try:
-        return work(args)
+        with without_noise(MMLogger.get_current_instance()):
+            return work(args)
     except UserError as error:
         message = str(error)
     except BrokenPipeError:
@@ -150,7 +133,22 @@ def explaining_config(path: str, kinds: tuple[type[Exception], ...]) -> Iterator
         raise UserError(
             f'The config {path} cannot be used{where}: {type(error).__name__}: '
             + ' '.join(text.split())
+            + _hint_on_bases(error)
         ) from error
+
+
+def _hint_on_bases(error: Exception) -> str:
+    """What to write in ``_base_`` if the file that it names does not exist."""
+    file = getattr(error, 'filename', None)
+    if not isinstance(error, FileNotFoundError) or not str(file).endswith(CONFIG_SUFFIXES):
+        return ''
+    parts = Path(str(file)).parts
+    task = next((task for task in ('detection', 'segmentation') if task in parts[:-1]), 'detection')
+    name = parts[-1] if task in parts else 'NAME.py'
+    return (
+        '. Paths in _base_ are relative to the config file that has them. To name a config of this '
+        f"project from anywhere: _base_ = 'xcit_mm::{task}/{name}'"
+    )
 
 
 def _is(frame: traceback.FrameSummary, path: str) -> bool:
@@ -219,11 +217,31 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
             cfg.merge_from_dict(parse_options(options))
             # mmengine imported what the file names before it knew the options.
             import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
+    forget_prefix(cfg)
+    if cfg.get('default_scope') == 'mmseg':
+        # Also for configs whose own custom_imports replaced those of ours.
+        import_modules_from_strings('xcit_mm.datasets.label_folder', allow_failed_imports=True)
     return cfg
+
+
+def forget_prefix(cfg: Config) -> None:
+    """Let ``_base_ = 'xcit_mm::...'`` mean the same as the path of that file.
+
+    mmengine marks what it reads from there to be built in the scope ``xcit_mm``. In that scope,
+    ``LoadAnnotations`` of a pipeline, for one, would be mmcv's class instead of mmdet's.
+
+    Args:
+        cfg (Config): The config, changed in place.
+    """
+    for node in nested_dicts(cfg._cfg_dict):
+        if node.get('_scope_') == 'xcit_mm':
+            del node['_scope_']
 
 
 def prepare(cfg: Config, args: argparse.Namespace) -> None:
     """Apply the settings that every run needs: work folder, launcher, this machine's limits."""
+    if args.verbose:
+        cfg.verbose = True
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
@@ -238,12 +256,12 @@ def prepare(cfg: Config, args: argparse.Namespace) -> None:
 
 
 def task_of(cfg: Config) -> str:
-    """``mmdet`` for a detector's config, ``mmseg`` for a segmentor's."""
+    """``mmdet`` for a detector's config, ``mmseg`` for a segmentor's, ``xcit_mm`` for ours."""
     scope = cfg.get('default_scope')
-    if scope not in DATASETS:
+    if scope not in PUBLIC:
         raise UserError(
             f"The config's default_scope is {scope!r}; it must be 'mmdet' for a "
-            "detector or 'mmseg' for a segmentor."
+            "detector, 'mmseg' for a segmentor or 'xcit_mm' for pre-training."
         )
     return scope
 
@@ -258,59 +276,3 @@ def check_checkpoint(path: str | None) -> None:
             '.safetensors file, a web address, or a short name of published weights such as '
             'xcit://coco/s12/8 or xcit://ade20k/upernet/s12/8 (docs/model_zoo.md lists them).'
         )
-
-
-def check_datasets(cfg: Config, loaders: tuple[str, ...]) -> None:
-    """Draw the built-in data set if the config asks for it; raise if data is missing.
-
-    Args:
-        cfg (Config): The config.
-        loaders (tuple[str]): Names of the data loaders that will be used.
-    """
-    if 'shapes' in cfg:
-        try:
-            ensure_shapes(**cfg.shapes)
-        except FileExistsError as error:
-            raise UserError(str(error)) from None
-    for loader in loaders:
-        for dataset in innermost_datasets(cfg.get(loader)):
-            for what, path in _needed_paths(dataset):
-                if not path.exists():
-                    raise UserError(_missing_data(task_of(cfg), loader, dataset, what, path))
-
-
-def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    """The files and folders of a data set that must be on this machine's disk."""
-    if (dataset.get('backend_args') or {}).get('backend', 'local') != 'local':
-        return
-    root = dataset.get('data_root') or ''
-    paths = {'data_root': '.' if root else '', 'ann_file': dataset.get('ann_file')}
-    for key, folder in (dataset.get('data_prefix') or {}).items():
-        paths[f'data_prefix.{key}'] = folder
-    for what, path in paths.items():
-        # As in mmengine, addresses and absolute paths do not depend on data_root.
-        full = path if not path or '://' in path else os.path.join(root, path)
-        if full and '://' not in full:
-            yield what, Path(full)
-
-
-def _missing_data(scope: str, loader: str, dataset: dict, what: str, path: Path) -> str:
-    origin, layout = DATASETS[scope]
-    root = Path(layout.splitlines()[0])
-    text = (
-        f'The data set is missing: {path.absolute()} does not exist ({what} of {loader} in the '
-        'config). '
-    )
-    # Other classes, or another folder: the user's own data.
-    if Path(dataset.get('data_root') or '') == root and not dataset.get('metainfo'):
-        text += (
-            f'Get {origin}, and lay it out, or link to it, like this:\n\n'
-            f'{textwrap.indent(layout, "  ")}\n\n'
-            'If your data is elsewhere, change data_root of the '
-        )
-    else:
-        text += 'Change data_root, ann_file or data_prefix of the '
-    return text + (
-        'three data loaders in your own config or with --cfg-options '
-        'train_dataloader.dataset.data_root=...; see docs/custom_data.md.'
-    )

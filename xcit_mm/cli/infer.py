@@ -3,23 +3,31 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from mmengine.config import Config
+import xcit_mm_deploy
+from xcit_mm_deploy.inputs import Source
 
+from ..configs import category_ids
 from ..errors import UserError
 from ..inference import (
+    TASKS,
     UNFINISHED_FILE,
+    AnnotationFile,
+    Predictor,
     build_inferencer,
     find_sources,
     infer,
     is_video,
     left_out,
+    load_predictor,
     result_names,
     results_path,
 )
-from ..inference.inputs import Source
+from ..inference.predictions import RESULTS
 from .common import (
     BUILD_ERRORS,
     check_checkpoint,
@@ -31,12 +39,20 @@ from .common import (
 )
 
 
-def job_of(cfg: Config, args: argparse.Namespace, sources: Sequence[Source]) -> str:
-    """A hash of everything that affects the results: only the same command continues."""
-    weights = Path(args.checkpoint).expanduser()
-    saved = weights.stat().st_mtime_ns if weights.is_file() else None
-    settings = [args.checkpoint, saved, args.no_vis, args.score_thr, args.allow_partial]
-    job = [cfg.to_dict(), settings, [str(source) for source in sources]]
+def job_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]) -> str:
+    """A hash of everything that affects the results: only the same command continues.
+
+    Args:
+        settings (dict): The config, or the metadata of an exported model.
+        args (Namespace): The arguments.
+        sources (Sequence[Source]): The inputs.
+    """
+    files = [
+        Path(name).expanduser() for name in (args.model or args.checkpoint, args.ann_file) if name
+    ]
+    saved = [(str(file), file.stat().st_mtime_ns if file.is_file() else None) for file in files]
+    options = [args.no_vis, args.score_thr, args.allow_partial]
+    job = [settings, saved, options, [str(source) for source in sources]]
     return hashlib.sha256(json.dumps(job, default=str).encode()).hexdigest()
 
 
@@ -67,22 +83,131 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
     out_dir.mkdir(parents=True, exist_ok=True)
 
 
-@command('infer')
-def main(args: argparse.Namespace) -> int:
-    sources = find_sources(args.inputs)
+def open_annotations(path: str | None, task: str) -> AnnotationFile | None:
+    """The annotation file that gives a detector's ids, if there is one."""
+    if path is None:
+        return None
+    if task != 'detection':
+        raise UserError('--ann-file gives the ids of detections; a segmentor writes label PNGs.')
+    return AnnotationFile(path)
+
+
+class Chosen(NamedTuple):
+    """The model that the arguments name, before it is built.
+
+    Args:
+        task (str): ``detection`` or ``segmentation``.
+        settings (dict): What identifies it, next to its file.
+        build (callable): Returns it, ready to predict.
+    """
+
+    task: str
+    settings: dict[str, Any]
+    build: Callable[[], Predictor]
+
+
+def choose(args: argparse.Namespace) -> Chosen:
+    """The model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
+    if args.model:
+        model = xcit_mm_deploy.load(args.model)
+        if model.task not in TASKS.values():
+            raise UserError(
+                f'{args.model} is a backbone alone, which detects and segments nothing.'
+            )
+        return Chosen(model.task, model.info, lambda: model)
     cfg = load_config(args.config, args.cfg_options)
-    task = task_of(cfg)
+    scope = task_of(cfg)
+    if scope not in TASKS:
+        raise UserError('infer is for detectors and segmentors; this config is for pre-training.')
     check_checkpoint(args.checkpoint)
     check_device(args.device)
+
+    def build() -> Predictor:
+        with explaining_config(args.config, BUILD_ERRORS):
+            return load_predictor(cfg, scope, args.checkpoint, args.device, args.allow_partial)
+
+    return Chosen(TASKS[scope], cfg.to_dict(), build)
+
+
+def infer_large(args: argparse.Namespace) -> int:
+    """Run on large images, one after another."""
+    from ..large.run import UNFINISHED, check_names, detect_large, find_large_images, segment_large
+    from ..large.units import parse_bytes
+
+    try:
+        memory = None if args.memory is None else parse_bytes(args.memory)
+    except ValueError as error:
+        raise UserError(f'--memory {error}.') from None
+    paths = find_large_images(args.inputs)
+    check_names(paths)
+    cfg = load_config(args.config, args.cfg_options)
+    task, out_dir = task_of(cfg), Path(args.out_dir)
+    if task == 'mmdet' and args.window is None:
+        raise UserError(
+            '--whole is for segmentation: boxes cannot be put together from parts of a feature map '
+            'without all of it. For detection, use --window 2048 --overlap 256.'
+        )
+    if args.window is not None and not 0 <= args.overlap < args.window:
+        raise UserError(f'--overlap must be from 0 to {args.window - 1}, less than --window.')
+    check_checkpoint(args.checkpoint)
+    check_device(args.device)
+    if task not in TASKS:
+        raise UserError('infer is for detectors and segmentors; this config is for pre-training.')
+    labels = [out_dir / 'labels' / f'{path.stem}.tif' for path in paths]
+    outputs = [results_path(TASKS[task], out_dir)] if task == 'mmdet' else labels
+    if args.force:
+        shutil.rmtree(out_dir / UNFINISHED, ignore_errors=True)
+    elif all(path.exists() for path in outputs) and not (out_dir / UNFINISHED).exists():
+        raise UserError(
+            f'{outputs[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
+        )
+    with explaining_config(args.config, BUILD_ERRORS):
+        inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
+    model = inferencer.model
+    if task == 'mmdet':
+        ids = category_ids(cfg, model.dataset_meta['classes'])
+        detect_large(model, paths, outputs[0], ids, args.window, args.overlap)
+        print(f'predictions: {outputs[0]}')
+        return 0
+    for path, out in zip(paths, outputs, strict=True):
+        if out.exists() and not args.force and not (out_dir / UNFINISHED / path.stem).exists():
+            continue  # done before an interruption
+        job = job_of(cfg.to_dict(), args, [path])
+        try:
+            segment_large(
+                model,
+                path,
+                out_dir,
+                memory=memory,
+                window=args.window,
+                overlap=args.overlap,
+                job=f'{job} {path.stat().st_mtime_ns} {args.memory}',
+                preview=not args.no_vis,
+            )
+        except KeyboardInterrupt:
+            where = 'where it stopped' if args.whole else f'with {path}'
+            raise KeyboardInterrupt(f'The same command continues {where}.') from None
+        print(f'labels: {out}')
+    return 0
+
+
+@command('infer')
+def main(args: argparse.Namespace) -> int:
+    if args.whole or args.window is not None:
+        return infer_large(args)
+    if args.memory is not None:
+        raise UserError('--memory limits what --whole uses: give both.')
+    sources = find_sources(args.inputs)
+    chosen = choose(args)
     out_dir = Path(args.out_dir)
-    results = results_path(task, out_dir)
+    results = results_path(chosen.task, out_dir)
+    annotations = open_annotations(args.ann_file, chosen.task)
     check_output(results, sources, args)
     for path in left_out(args.inputs):
         print(f'left out, a file type that is not read from folders: {path}')
-    with explaining_config(args.config, BUILD_ERRORS):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
+    job = job_of(chosen.settings, args, sources)
     score_thr = None if args.no_vis else args.score_thr
-    skipped = infer(inferencer, task, sources, out_dir, score_thr, job_of(cfg, args, sources))
+    skipped = infer(chosen.build(), sources, out_dir, score_thr, job, annotations)
     for source, reason in skipped.items():
         print(f'skipped, {reason}: {source}')
     images = [source for source in sources if not is_video(source)]
@@ -90,6 +215,13 @@ def main(args: argparse.Namespace) -> int:
     print(f'{len(sources) - len(skipped)} of {len(sources)} {what}')
     if images:
         print(f'predictions: {results}')
+        if chosen.task == 'detection' and annotations is None:
+            print(
+                'Images have numbers of our own. To score them, give annotations with --ann-file.'
+            )
+        for name in RESULTS.values():
+            if chosen.task == 'detection' and (out_dir / name).exists():
+                print(f'for pycocotools: {out_dir / name}')
     if not args.no_vis:
         print(f'pictures: {out_dir / "vis"}')
     return 1 if skipped else 0

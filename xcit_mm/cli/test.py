@@ -1,22 +1,26 @@
-"""Test a detector or a segmentor."""
+"""Test a detector, a segmentor or a classifier."""
 
 import argparse
 import json
+import math
 from copy import deepcopy
+from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
+from mmengine.runner import Runner
 
 from ..configs import innermost_datasets, nested_dicts
+from ..datasets.present import check_datasets
+from ..engine.console import console_handlers
 from ..errors import UserError
 from ..files import check_writable, write_atomically
 from ..tables import format_table
 from .common import (
     build_runner,
     check_checkpoint,
-    check_datasets,
     command,
     load_config,
     prepare,
@@ -27,6 +31,7 @@ from .common import (
 METRICS = {
     'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
     'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
+    'xcit_mm': ('TopKAccuracy', 'names', ('top1', 'top5')),
 }
 
 
@@ -46,10 +51,21 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
         raise UserError(f'--eval {" ".join(unknown)}: this model supports {", ".join(known)}.')
     evaluator = find_evaluator(cfg, evaluator_type, '--eval')
     evaluator[setting] = list(metrics)
-    if 'proposal_fast' in metrics:
-        from ..compat.ragged_recalls import FastRecallCocoMetric
 
-        evaluator['type'] = FastRecallCocoMetric.__name__
+
+def set_per_class(cfg: Config) -> None:
+    """Let the evaluators of a config keep the values of each class."""
+    for evaluator in _evaluators(cfg):
+        kind = _type_of(evaluator)
+        if kind == 'CocoMetric':
+            from ..engine.coco_per_class import PerClassCocoMetric
+
+            evaluator.update(type=PerClassCocoMetric.__name__)
+            evaluator.setdefault('classwise', True)
+        elif kind == 'IoUMetric':
+            from ..engine.iou_per_class import PerClassIoUMetric
+
+            evaluator.update(type=PerClassIoUMetric.__name__)
 
 
 def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
@@ -61,7 +77,7 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
         argument (str): What needs it, for the error message.
     """
     for evaluator in _evaluators(cfg):
-        if str(evaluator.get('type')).split('.')[-1] == kind:
+        if _type_of(evaluator) == kind:
             return evaluator
     raise UserError(f'{argument} needs a test_evaluator of type {kind} in the config.')
 
@@ -69,6 +85,10 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
 def _evaluators(cfg: Config) -> list[dict[str, Any]]:
     """The test evaluators: a config has one, or a list of them."""
     return [cfg.test_evaluator] if isinstance(cfg.test_evaluator, dict) else cfg.test_evaluator
+
+
+def _type_of(evaluator: dict[str, Any]) -> str:
+    return str(evaluator.get('type')).split('.')[-1]
 
 
 def _has_key(node: Any, part: str) -> bool:
@@ -83,12 +103,15 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     if args.json:
         check_writable(args.json)
     task = task_of(cfg)
+    if task == 'xcit_mm' and (args.show or args.show_dir):
+        raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
     if args.show or args.show_dir:
         hook = cfg.default_hooks.visualization
         hook.draw = True
         hook.show, hook.wait_time = args.show, args.wait_time
         if args.show_dir and task == 'mmdet':
-            hook.test_out_dir = args.show_dir
+            # mmdet puts a relative path into a folder of the run.
+            hook.test_out_dir = str(Path(args.show_dir).absolute())
         elif args.show_dir:
             cfg.visualizer.save_dir = args.show_dir
     if args.out is None:
@@ -98,14 +121,19 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
         evaluator.update(output_dir=args.out, keep_results=True)
     else:
         if not args.out.endswith(('.pkl', '.pickle')):
-            raise UserError(f'--out must end in .pkl for detection, not {args.out}.')
-        dump = dict(type='DumpDetResults', out_file_path=args.out)
+            raise UserError(
+                f'--out must end in .pkl for detection and classification, not {args.out}.'
+            )
+        kind = 'DumpDetResults' if task == 'mmdet' else 'DumpResults'
+        dump = dict(type=kind, out_file_path=args.out)
         cfg.test_evaluator = [*_evaluators(cfg), dump]
 
 
 def set_tta(cfg: Config) -> None:
     """Wrap the model for test-time augmentation; flip if the config has no settings for it."""
     datasets = list(innermost_datasets(cfg.test_dataloader))
+    if task_of(cfg) == 'xcit_mm':
+        raise UserError('--tta is for detectors and segmentors.')
     if task_of(cfg) == 'mmdet':
         if _has_key(cfg.model, 'mask_head'):
             raise UserError(
@@ -142,12 +170,43 @@ def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str
     return chosen or rows
 
 
+def class_rows(runner: Runner) -> list[dict[str, Any]]:
+    """Rows of the table of classes: the metrics of each; None for a class without objects."""
+    rows: dict[str, dict[str, Any]] = {}
+    for metric in runner.test_loop.evaluator.metrics:
+        prefix = f'{metric.prefix}/' if metric.prefix else ''
+        for name, values in getattr(metric, 'per_class', {}).items():
+            row = rows.setdefault(name, {'class': name})
+            for key, value in values.items():
+                row[prefix + key] = None if math.isnan(value) else value
+    return [row for row in rows.values() if len(row) > 1]
+
+
+def hide_tables(runner: Runner) -> None:
+    """Leave mmdet's and mmseg's tables of classes to the log file: the last table has them all."""
+
+    def is_no_table(record: LogRecord) -> bool:
+        return not str(record.msg).startswith(('\n+-', 'per class results'))
+
+    for handler in console_handlers(runner.logger):
+        handler.addFilter(is_no_table)
+
+
+def write_json(path: str, metrics: dict[str, float], classes: list[dict[str, Any]]) -> None:
+    """Write the metrics, and those of each class as ``METRIC/CLASS``."""
+    content: dict[str, float | None] = {name: float(value) for name, value in metrics.items()}
+    for row in classes:
+        content |= {f'{key}/{row["class"]}': row[key] for key in row if key != 'class'}
+    write_atomically(path, json.dumps(content, indent=1) + '\n')
+
+
 @command('test')
 def main(args: argparse.Namespace) -> int:
     cfg = load_config(args.config, args.cfg_options)
     if args.eval:
         set_metrics(cfg, args.eval)
     set_output(cfg, args)
+    set_per_class(cfg)
     if args.tta:
         set_tta(cfg)
     check_checkpoint(args.checkpoint)
@@ -158,13 +217,17 @@ def main(args: argparse.Namespace) -> int:
         cfg.custom_hooks = [*hooks, dict(type='CompleteWeightsHook')]
     prepare(cfg, args)
     runner = build_runner(cfg, args.config)
+    if not args.verbose:
+        hide_tables(runner)
     metrics = runner.test()
     if not is_main_process():
         return 0
     print('\n' + format_table(select(metrics, args.eval)))
+    classes = class_rows(runner)
+    if classes:
+        print('\n' + format_table(classes))
     if args.json:
-        text = json.dumps({name: float(value) for name, value in metrics.items()}, indent=1)
-        write_atomically(args.json, text + '\n')
+        write_json(args.json, metrics, classes)
     for what, path in (
         ('metrics', args.json),
         ('predictions', args.out),

@@ -1,4 +1,4 @@
-"""Train a detector or a segmentor."""
+"""Train a detector, a segmentor, a classifier or a backbone."""
 
 import argparse
 from logging import WARNING
@@ -9,18 +9,21 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
 
+from ..datasets.present import check_datasets
 from ..engine import ProgressBarHook, what_resume_takes
 from ..errors import UserError
 from .common import (
     DISK_FULL,
     build_runner,
     check_checkpoint,
-    check_datasets,
     command,
     load_config,
     prepare,
     task_of,
 )
+
+# Initialisations that read a file.
+PRETRAINED = ('Pretrained', 'PretrainedXCiT')
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -93,7 +96,7 @@ def keep_seed(cfg: Config) -> None:
 def check_pretrained(cfg: Config) -> None:
     """Raise if the file with the backbone's initial weights is missing."""
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
-    if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
+    if isinstance(init_cfg, dict) and init_cfg.get('type') in PRETRAINED:
         check_checkpoint(init_cfg.get('checkpoint'))
 
 

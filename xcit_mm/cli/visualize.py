@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from xcit_mm_cli.arguments import DEFAULT_LAYERS
+from xcit_mm_deploy import ImageError
+from xcit_mm_deploy.preprocess import resize_image
 
 from ..errors import UserError, is_out_of_memory
 from ..files import write_atomically
@@ -65,14 +67,21 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
     return layers
 
 
-def read(path: Path, max_side: int | None) -> np.ndarray:
-    """An image as RGB; raises ValueError if it cannot be read."""
-    image = read_image(path)
-    if image is None:
-        raise ValueError('it cannot be read')
+def read(path: Path, max_side: int | None, resize: dict[str, Any] | None) -> np.ndarray:
+    """An image as RGB, resized; raises ValueError if it cannot be read or resized.
+
+    Args:
+        path (Path): The file.
+        max_side (int, optional): Shrink it to this if it is larger.
+        resize (dict, optional): Else, resize it as a test pipeline does.
+    """
+    try:
+        image = read_image(path)
+    except ImageError:
+        raise ValueError('it cannot be read') from None
     if max_side and max(image.shape[:2]) > max_side:
         image = mmcv.imrescale(image, (max_side, max_side), interpolation='area')
-    return mmcv.bgr2rgb(image)
+    return mmcv.bgr2rgb(image if max_side else resize_image(image, resize))
 
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
@@ -114,6 +123,7 @@ def main(args: argparse.Namespace) -> int:
     images = find_images(args.inputs)
     cfg = load_config(args.config) if args.config else None
     subject = load(args.checkpoint, cfg, args.device)
+    resize = None if args.full_size else subject.resize
     names = choose_pictures(subject, args.pictures)
     depth = len(subject.backbone.layers)
     layers = choose_layers(depth, args.layers)
@@ -129,7 +139,7 @@ def main(args: argparse.Namespace) -> int:
             pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
             observers: list[Observer] = [*pictures.values(), Ticker(progress, task)]
             try:
-                image = read(path, args.max_side)
+                image = read(path, args.max_side, resize)
                 observe(subject.backbone, subject.preprocess(image), observers)
                 title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
                 for what, file in files[path].items():

@@ -35,16 +35,17 @@ def draw_detections(data_root: Path, predictions: Path, folder: Path) -> list[Pa
         'palette': _palette(len(content['categories'])),
     }
     by_name = {image['file_name']: image['id'] for image in annotations.imgs.values()}
-    labels = {category: i for i, category in enumerate(sorted(annotations.cats))}
+    # The ids of both are those of the classes in their order, from 1.
+    labels = {category['id']: i for i, category in enumerate(content['categories'])}
     pictures = []
     for image in content['images']:
         path = Path(image['file_name'])
         found = [a for a in content['annotations'] if a['image_id'] == image['id']]
         truth = [a for a in annotations.imgToAnns[by_name[path.name]] if not a['iscrowd']]
-        truth = [{**a, 'category_id': labels[a['category_id']], 'score': 1.0} for a in truth]
+        truth = [{**a, 'score': 1.0} for a in truth]
         sample = DetDataSample(
-            gt_instances=_instances(truth, annotations),
-            pred_instances=_instances(found, annotations),
+            gt_instances=_instances(truth, labels, annotations),
+            pred_instances=_instances(found, labels, annotations),
         )
         pictures.append(folder / f'{path.stem}.png')
         visualizer.add_datasample(
@@ -57,11 +58,14 @@ def draw_detections(data_root: Path, predictions: Path, folder: Path) -> list[Pa
     return pictures
 
 
-def _instances(annotations: list[dict[str, Any]], coco: COCO) -> InstanceData:
+def _instances(
+    annotations: list[dict[str, Any]], labels: dict[int, int], coco: COCO
+) -> InstanceData:
     boxes = torch.tensor([a['bbox'] for a in annotations]).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     instances = InstanceData(bboxes=boxes * ENLARGE)
-    instances.labels = torch.tensor([a['category_id'] for a in annotations], dtype=torch.long)
+    indices = [labels[a['category_id']] for a in annotations]
+    instances.labels = torch.tensor(indices, dtype=torch.long)
     instances.scores = torch.tensor([a['score'] for a in annotations])
     masks = [_enlarge(_mask(a, coco), cv2.INTER_NEAREST).astype(bool) for a in annotations]
     if masks:

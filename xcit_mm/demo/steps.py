@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 from ..errors import UserError
-from ..inference import UNFINISHED_FILE, results_path
+from ..inference import TASKS, UNFINISHED_FILE, results_path
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def steps(
     predictions = work_dir / 'predictions'
     infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']
-    results = results_path(cfg.default_scope, predictions)
+    results = results_path(TASKS[cfg.default_scope], predictions)
     yield Step(f'run inference with the {job.name}', ['infer', *infer], results, checkpoint)
 
 
@@ -154,5 +154,6 @@ def run_step(step: Step, seconds: dict[str, float]) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, float]:
-    """What ``xcit-mm test --json`` wrote."""
-    return json.loads(path.read_text(encoding='utf-8'))
+    """What ``xcit-mm test --json`` wrote, without classes that the images do not have."""
+    content = json.loads(path.read_text(encoding='utf-8'))
+    return {name: value for name, value in content.items() if value is not None}

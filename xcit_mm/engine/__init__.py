@@ -12,6 +12,7 @@ from .randomness import (
     SeededBatchSampler,
     SeededDefaultSampler,
     SeededInfiniteSampler,
+    SeededRepeatSampler,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     'SeededBatchSampler',
     'SeededDefaultSampler',
     'SeededInfiniteSampler',
+    'SeededRepeatSampler',
     'XCiTLayerDecayOptimWrapperConstructor',
     'cuda_amp_optim_wrapper',
     'what_resume_takes',

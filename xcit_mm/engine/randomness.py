@@ -12,7 +12,7 @@ next index.
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,47 @@ class SeededDefaultSampler(DefaultSampler):
 
     def __iter__(self) -> Iterator[SeededIndex]:
         return _with_seeds(self, super().__iter__(), self.epoch)
+
+
+@DATA_SAMPLERS.register_module()
+class SeededRepeatSampler(SeededDefaultSampler):
+    """Repeated augmentation: each image comes several times in a row, augmented differently.
+
+    As in DeiT, the copies go to different processes, and an epoch is as long as without repeats:
+    it covers only a part of the images.
+
+    Args:
+        dataset: The data set.
+        repeats (int): How often an image comes. Defaults to 3.
+        shuffle (bool): Whether the order is random. Defaults to True.
+        seed (int, optional): Seed of the order, the same in all processes. Defaults to None.
+        round_down_to (int): The length of an epoch is a multiple of this, unless there are fewer
+            images. Defaults to 256, as in DeiT.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        repeats: int = 3,
+        shuffle: bool = True,
+        seed: int | None = None,
+        round_down_to: int = 256,
+    ) -> None:
+        super().__init__(dataset, shuffle=shuffle, seed=seed)
+        self.repeats = repeats
+        count = len(dataset) // round_down_to * round_down_to or len(dataset)
+        self.num_samples = max(count // self.world_size, 1)
+        self.total_size = self.num_samples * self.world_size
+
+    def __iter__(self) -> Iterator[SeededIndex]:
+        count = len(self.dataset)
+        order = torch.arange(count)
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(count, generator=generator)
+        mine = slice(self.rank, self.total_size, self.world_size)
+        indices = order.repeat_interleave(self.repeats)[mine].tolist()
+        return _with_seeds(self, indices, self.epoch)
 
 
 @DATA_SAMPLERS.register_module()

@@ -4,20 +4,42 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from mmengine.logging import MMLogger
 from mmengine.runner import Runner
+from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
 
 from ..datasets.check import DataError
+from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
 from ..errors import TooSmallError, UserError, is_out_of_memory
+from .console import StartFilter, console_handlers, hide_noise
 from .images import images_of
+from .start import describe_run, describe_work
+
+# The last hook before the first iteration.
+STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
 
 
 class GuardedRunner(Runner):
-    """mmengine's runner with guarded data sets."""
+    """mmengine's runner with guarded data sets, and a start that fits on a screen.
+
+    ``verbose = True`` in a config, or ``log_level = 'DEBUG'``, shows all of the start.
+    """
 
     batch: Any = None
+
+    def build_logger(self, log_level: int | str = 'INFO', *args: Any, **kwargs: Any) -> MMLogger:
+        """As in mmengine; until the first iteration, the console only shows a summary."""
+        logger = super().build_logger(log_level, *args, **kwargs)
+        hide_noise(logger)
+        self.start = StartFilter()
+        if not self.cfg.get('verbose') and log_level != 'DEBUG':
+            for handler in console_handlers(logger):
+                handler.addFilter(self.start)
+        logger.info(describe_run(self, logger.log_file), extra={'wanted': True})
+        return logger
 
     @staticmethod
     def build_dataloader(dataloader: DataLoader | dict, *args: Any, **kwargs: Any) -> DataLoader:
@@ -25,6 +47,33 @@ class GuardedRunner(Runner):
         if isinstance(dataloader, dict) and isinstance(dataloader['dataset'], dict):
             dataloader = {**dataloader, 'dataset': guarded(dataloader['dataset'])}
         return Runner.build_dataloader(dataloader, *args, **kwargs)
+
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        """As in mmengine."""
+        try:
+            return self.checked(super().build_train_loop(loop), 'training data')
+        except TypeError as error:
+            if 'Loop' not in str(error):
+                raise
+            raise UserError(
+                f'train_cfg cannot be used: {error}. Loops by epoch have max_epochs, loops by '
+                'iteration have max_iters.'
+            ) from error
+
+    def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        """As in mmengine."""
+        return self.checked(super().build_val_loop(loop), 'validation data')
+
+    def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        """As in mmengine."""
+        return self.checked(super().build_test_loop(loop), 'test data')
+
+    def checked(self, loop: BaseLoop, what: str) -> BaseLoop:
+        """A loop; raises a :class:`UserError` if the model is for another number of classes."""
+        metainfo = getattr(loop.dataloader.dataset, 'metainfo', {})
+        if self.cfg.get('check_classes', True):
+            check_heads(self.model, self.cfg.get('model'), metainfo, what)
+        return loop
 
     def resume(self, filename: str, *args: Any, **kwargs: Any) -> None:
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""
@@ -40,19 +89,22 @@ class GuardedRunner(Runner):
             ) from error
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
-        """As in mmengine; remembers the current batch."""
+        """As in mmengine; remembers the current batch, and ends the start of the run."""
+        if fn_name in STARTED and self.start.starting:
+            self.logger.info(describe_work(self), extra={'wanted': True})
+            self.start.starting = False
         if fn_name.endswith('_iter'):
             self.batch = kwargs.get('data_batch') if fn_name.startswith('before_') else None
         super().call_hook(fn_name, **kwargs)
 
     def train(self) -> nn.Module:
         """As in mmengine."""
-        with self.naming_images():
+        with self.naming_images(), self.start:
             return super().train()
 
     def test(self) -> dict[str, float]:
         """As in mmengine."""
-        with self.naming_images():
+        with self.naming_images(), self.start:
             return super().test()
 
     @contextlib.contextmanager

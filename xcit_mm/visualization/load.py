@@ -1,16 +1,19 @@
 """Loads the part of a model that the pictures show, from a config, a checkpoint, or both."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from ..compat import revert_sync_bn
-from ..configs import nested_dicts
+from ..configs import nested_dicts, read_literals, resizing
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
-from ..weights import read_weights, recognise, unwrap
+from ..weights import read_checkpoint, read_weights, recognise, unwrap
 from ..weights.formats import Recognised, structure
+from ..weights.harmless import make_harmless
 from .images import Normalise
 
 TYPES = (XCiT.__name__, XCiTClassifier.__name__)
@@ -25,11 +28,14 @@ class Subject:
             ``XCiTClassifier``, with its weights.
         preprocess (Normalise): How its images are normalised.
         trained_pyramid (bool): Whether the file had weights for all levels.
+        resize (dict, optional): How its images are resized at test time; None if they are not, or
+            if neither a config nor the checkpoint says so.
     """
 
     backbone: XCiTTrunk
     preprocess: Normalise
     trained_pyramid: bool
+    resize: dict[str, Any] | None = None
 
 
 def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu') -> Subject:
@@ -41,7 +47,8 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
             to None: the weights tell which of the paper's sizes it is.
         device (str): Where it runs. Defaults to ``cpu``.
     """
-    recognised = recognise(unwrap(read_weights(checkpoint)))
+    weights, saved_config = _read(checkpoint)
+    recognised = recognise(unwrap(weights))
     if recognised is None:
         raise ValueError(f'{checkpoint} contains no XCiT in a known format')
     backbone = _from_weights(recognised) if cfg is None else _from_config(cfg)
@@ -51,7 +58,20 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
         backbone.to(device).eval(),
         Normalise() if cfg is None else _preprocessing(cfg),
         own <= recognised.state.keys(),
+        resizing(saved_config if cfg is None else cfg),
     )
+
+
+def _read(checkpoint: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The weights, and the settings of the config that a run saved with them."""
+    if '://' in checkpoint:
+        return read_weights(checkpoint), {}
+    path = Path(checkpoint).expanduser()
+    content = read_checkpoint(path)
+    meta = content.get('meta')
+    text = meta.get('cfg') if isinstance(meta, dict) else None
+    settings = read_literals(text) if isinstance(text, str) else {}
+    return make_harmless(content, path), settings
 
 
 def _from_config(cfg: Config) -> XCiTTrunk:

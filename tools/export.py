@@ -1,0 +1,11 @@
+"""The same as ``xcit-mm export``; what it does is in xcit_mm/cli/export.py."""
+
+import functools
+import sys
+
+from xcit_mm_cli import run
+
+main = functools.partial(run, 'export')
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Write a config for a folder of data."""
+
+import argparse
+import os
+import re
+import shlex
+from pathlib import Path
+
+import torch
+from mmengine.registry import init_default_scope
+
+from ..configs import innermost_datasets
+from ..datasets.check import Report, find_problems
+from ..datasets.convert import convert_folder, find_format
+from ..datasets.find import Data, find_coco, find_labels, nothing_found
+from ..errors import UserError
+from ..files import check_writable, write_atomically
+from ..starter import Choice, detection_config, segmentation_config
+from ..tables import format_table
+from ..weights import resolve_short_name
+from .common import command, load_config
+from .convert_data import print_converted
+
+SCOPES = {'detection': 'mmdet', 'segmentation': 'mmseg'}
+# The published weights of whole models, which fit one task only.
+WHOLE = {'detection': 'coco/', 'segmentation': 'ade20k/sem_fpn/'}
+
+
+@command('init')
+def main(args: argparse.Namespace) -> int:
+    name = re.sub(r'\W+', '_', args.data.resolve().name) or 'data'
+    out = args.out or Path(f'{name}.py')
+    if out.suffix != '.py':
+        raise UserError(f'{out} is not the name of a config: it must end in .py.')
+    if out.exists() and not args.force:
+        raise UserError(f'{out} already exists; --force overwrites it, --out chooses another.')
+    if not args.data.is_dir():
+        raise UserError(f'There is no folder {args.data.absolute()}.')
+    choice = choose(args)
+    check_writable(out)
+    find, write = {
+        'detection': (_find_objects, detection_config),
+        'segmentation': (_find_labels, segmentation_config),
+    }[args.task]
+    data, left_out = find(args)
+    if data is None:
+        raise UserError(nothing_found(args.data, args.task))
+    write_atomically(out, write(data, choice))
+    report = _check(out, args.task)
+    _print(report, data, out, choice)
+    return 1 if report.errors or left_out else 0
+
+
+def choose(args: argparse.Namespace) -> Choice:
+    """The network and its weights: as asked, or what fits the machine."""
+    gpu = torch.cuda.is_available()
+    named = re.search(r'(?:^|/)([a-z]\d\d)/(8|16)(?:/|$)', args.weights or '')
+    if args.weights and args.weights.startswith('xcit://'):
+        short = args.weights.removeprefix('xcit://')
+        try:
+            resolve_short_name(short)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if short.startswith(('coco/', 'ade20k/')) and not short.startswith(WHOLE[args.task]):
+            raise UserError(
+                f'{args.weights} is no model for {args.task}; xcit://{WHOLE[args.task]}s12/16 is.'
+            )
+    arch = args.arch or (named[1] if named else ('s12' if gpu else 'n12'))
+    patch_size = args.patch_size or (int(named[2]) if named else 16)
+    if named and (arch, str(patch_size)) != named.groups():
+        raise UserError(f'{args.weights} is for {named[1]}/{named[2]}, not {arch}/{patch_size}.')
+    weights = None if args.scratch else args.weights or f'xcit://{arch}/{patch_size}'
+    words = ['xcit-mm', 'init', args.task, '--data', str(args.data)]
+    words += ['--classes', *args.classes] if args.classes else []
+    if args.task == 'segmentation':
+        words += ['--void', *map(str, args.void)] if args.void else []
+        words += ['--classes-from', '1'] if args.classes_from else []
+    words += ['--scratch'] if args.scratch else ['--weights', args.weights] if args.weights else []
+    return Choice(arch, patch_size, weights, gpu, args.classes_from, shlex.join(words))
+
+
+def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
+    """The data, converted to COCO's format if needed, and how much that left out."""
+    coco_dir = args.coco_dir or args.data / 'coco'
+    options = {'val_fraction': args.val_fraction, 'seed': args.seed}
+    data = None
+    if args.format == 'auto':
+        data = find_coco(args.data, coco_dir, args.classes, **options)
+    kind = find_format(args.data) if args.format == 'auto' else args.format
+    if data is not None or kind is None:
+        return data, 0
+    converted = convert_folder(
+        args.data, coco_dir, kind, args.classes, overwrite=args.force, workers=_cores(), **options
+    )
+    print_converted(converted)
+    print()
+    return find_coco(args.data, coco_dir), converted.report.errors
+
+
+def _find_labels(args: argparse.Namespace) -> tuple[Data | None, int]:
+    data = find_labels(
+        args.data,
+        args.coco_dir or args.data / 'splits',
+        args.classes,
+        args.void,
+        args.classes_from,
+        args.val_fraction,
+        args.seed,
+        _cores(),
+    )
+    return data, 0
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _check(config: Path, task: str) -> Report:
+    """Check the data as ``xcit-mm check`` does."""
+    cfg = load_config(str(config), None)
+    init_default_scope(SCOPES[task])
+    loaders = {split: cfg.get(f'{split}_dataloader') for split in ('train', 'val', 'test')}
+    datasets = {split: list(innermost_datasets(loader)) for split, loader in loaders.items()}
+    return find_problems(datasets, _cores())
+
+
+def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
+    if report.problems:
+        print(format_table(report.rows()) + '\n')
+        print('\n'.join(report.examples()) + '\n')
+    counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
+    print(f'images: {counts}; median size {data.size[0]} x {data.size[1]}')
+    print(f'{len(data.classes)} classes: {", ".join(data.classes)}')
+    if report.errors:
+        print(f'{report.errors} errors in the data: fix these first')
+    print(f'written: {out}\n')
+    folder = f'work_dirs/{out.stem}'
+    best = f'{folder}/best_*.pth'
+    print('Next:')
+    print(f'  xcit-mm check {out}')
+    print(f'  xcit-mm train {out}    # starts from {choice.weights or "scratch"}')
+    print(f'  xcit-mm test {out} {best}')
+    print(f'  xcit-mm infer {data.example} --config {out} --checkpoint {best}')

@@ -4,7 +4,7 @@ BIN := .venv/bin
 OPS ?= auto
 
 .PHONY: help setup test test-long test-cuda soak other-models lint demo benchmark gallery wheel
-.PHONY: clean
+.PHONY: clean deploy-benchmark
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
@@ -31,6 +31,10 @@ demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes 
 benchmark: setup  ## measure speed and memory against other backbones, 20 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark) \
 		$(if $(DEVICE),--device $(DEVICE))
+
+deploy-benchmark: setup  ## measure exported models against PyTorch; tables of docs/deploy.md, half an hour
+	$(BIN)/python -m dev.deploy_benchmark $(if $(QUICK),--quick --demo work_dirs/deploy_quick \
+		--out-dir work_dirs/deploy_quick)
 
 gallery: setup  ## regenerate the pictures and numbers of docs/visualization.md with the model of make demo
 	$(BIN)/python -m dev.gallery

@@ -14,6 +14,7 @@ import torch
 from mmengine.logging import MMLogger
 from torch import nn
 
+from xcit_mm.errors import UserError
 from xcit_mm.models.layers import XCiTLayer
 from xcit_mm.models.trunk import XCiTTrunk
 from xcit_mm.visualization.images import Preprocess
@@ -126,6 +127,8 @@ class CocoObjects:
         self.folder = images
         with contextlib.redirect_stdout(io.StringIO()):
             self.coco = COCO(str(annotations))
+        if not all(annotation.get('segmentation') for annotation in self.coco.anns.values()):
+            raise UserError(f'{annotations} has objects without a mask, and masks are needed here.')
         self.infos = self.coco.loadImgs(self.coco.getImgIds())[:limit]
 
     def __len__(self) -> int:

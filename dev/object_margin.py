@@ -10,9 +10,10 @@ from mmengine.config import Config
 from rich.progress import track
 
 from dev.margin import CocoObjects, object_margin, untrained
-from xcit_mm.cli.common import check_datasets, explain_errors, load_config
+from xcit_mm.cli.common import explain_errors, load_config
 from xcit_mm.cli.visualize import load
 from xcit_mm.configs import innermost_datasets
+from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.load import Subject

@@ -19,7 +19,6 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -29,7 +28,7 @@ from xcit_mm.cli.common import explain_errors, load_config, task_of
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
-from xcit_mm.inference import build_inferencer, find_images, infer
+from xcit_mm.inference import find_images, infer, load_predictor
 from xcit_mm.weights import read_weights
 from xcit_mm_cli.arguments import positive
 
@@ -80,16 +79,15 @@ class Subject:
         self.task = task_of(cfg)
         self.results = folder / self.task
         self.checkpoint = save_random_weights(cfg, folder / f'{self.task}.pth')
-        self.inferencer = build_inferencer(cfg, self.task, str(self.checkpoint), 'cpu')
+        self.predictor = load_predictor(cfg, self.task, str(self.checkpoint), 'cpu')
         self.first = ''
 
     def problems(self, images: list[Path]) -> Iterator[str]:
         """Process the images; yield what went wrong."""
         shutil.rmtree(self.results, ignore_errors=True)
         self.results.mkdir()
-        np.random.seed(0)  # mmdet draws the masks of a class in slightly different colours
         try:
-            skipped = infer(self.inferencer, self.task, images, self.results, SCORE_THR)
+            skipped = infer(self.predictor, images, self.results, SCORE_THR)
             readings = read_at_once(str(self.checkpoint))
         except Exception as error:  # a long run continues with the next round
             yield f'{type(error).__name__}: {error}'

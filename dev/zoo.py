@@ -121,6 +121,8 @@ def page() -> str:
         'authors’ and load as they are, by their short name (`xcit://...`). Parameters are in '
         'millions: the paper’s, and ours for the whole model. The paper’s ADE20k columns leave out '
         'the layers that rescale the features; see `tools/model_stats.py --paper`.',
+        'Faster R-CNN, for boxes only, and Cascade Mask R-CNN have configs too, but no results in '
+        'the paper and no published weights. They start from the pretrained backbones below.',
     ]
     for entry in ENTRIES:
         rows = []

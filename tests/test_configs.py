@@ -12,12 +12,14 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
 from dev.zoo import metafiles, page
+from xcit_mm.configs import nested_dicts
 from xcit_mm.models import VARIANTS, XCiT
 from xcit_mm.stats import heads_table
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')]
-PAPER = sorted(p for p in CONFIGS if not p.stem.endswith('_shapes'))
+SMALL_DATA = ('_shapes', '_bccd', '_camvid')
+PAPER = sorted(p for p in CONFIGS if not p.stem.endswith(SMALL_DATA))
 SIZES = [(arch, patch_size) for arch in VARIANTS for patch_size in (16, 8)]
 DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
 CASCADE = ROOT / 'configs/detection/cascade_mask_rcnn_xcit_n12_8_3x.py'
@@ -31,6 +33,8 @@ def test_every_size_and_head_has_a_config():
         for head, schedule in (
             ('mask_rcnn', '3x'),
             ('mask_rcnn', '1x'),
+            ('faster_rcnn', '3x'),
+            ('faster_rcnn', '1x'),
             ('cascade_mask_rcnn', '3x'),
             ('sem_fpn', '80k'),
             ('upernet', '160k'),
@@ -38,7 +42,7 @@ def test_every_size_and_head_has_a_config():
         for arch, patch_size in SIZES
     }
     assert {p.stem for p in PAPER} == wanted
-    assert len(wanted) == 70
+    assert len(wanted) == 98
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
@@ -218,6 +222,21 @@ def test_augmentation_of_detection_has_the_recipes_sizes(tmp_path):
     cropped = sum(abs(s[1] / s[0] - 4 / 3) > 0.02 for s in shapes)
     assert 40 < cropped < 110  # one of two ways, at random
     assert len({min(s) for s in shapes}) >= 10
+
+
+def test_boxes_only_leaves_out_the_masks_and_nothing_else():
+    masks = Config.fromfile(DETECTION)
+    boxes = Config.fromfile(DETECTION.with_name('faster_rcnn_xcit_n12_16_3x.py'))
+    assert boxes.model.type == 'FasterRCNN' and 'mask' not in str(boxes.model)
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        (load,) = [step for step in masks[loader].dataset.pipeline if 'with_mask' in step]
+        del load['with_mask']
+        for node in nested_dicts([boxes[loader], masks[loader]]):
+            node.pop('_scope_', None)
+        assert boxes[loader] == masks[loader]
+    assert boxes.val_evaluator.metric == boxes.test_evaluator.metric == 'bbox'
+    for part in ('optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks'):
+        assert boxes[part] == masks[part]
 
 
 def test_test_images_of_detection_are_800x1333_and_padded_to_32():

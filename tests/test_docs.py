@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
+from xcit_mm import starter
 from xcit_mm.engine import NonFiniteHook
 from xcit_mm.models import VARIANTS
 from xcit_mm.models.variants import PATCH_SIZES
@@ -126,7 +127,7 @@ def help_of(capsys, monkeypatch):
 
 def commands(help_of):
     """The commands of the console script."""
-    return re.findall(r'^  ([a-z]+)  ', help_of('xcit-mm'), re.MULTILINE)
+    return re.findall(r'^  ([a-z-]+)  ', help_of('xcit-mm'), re.MULTILINE)
 
 
 def options(text):
@@ -157,15 +158,17 @@ def test_commands_have_the_options_that_are_shown(page, help_of):
         for tool in re.findall(r'tools/(\w+\.(?:py|sh))', line):
             known = options(help_of(f'tools/{launched.get(tool, tool)}'))
             assert options(line) <= known, line
-        for command in re.findall(r'xcit-mm ([a-z]+)', line):
+        for command in re.findall(r'xcit-mm ([a-z][a-z-]*)', line):
             assert options(line) <= options(help_of(f'xcit-mm {command}')), line
 
 
 def test_every_option_in_a_sentence_belongs_to_a_command(help_of):
     asked = ['xcit-mm', *(f'xcit-mm {name}' for name in commands(help_of))]
     known = set().union(*(options(help_of(command)) for command in asked))
-    for path in (ROOT / 'dev').rglob('*.py'):
-        known |= options(path.read_text(encoding='utf-8'))
+    for folder in ('dev', 'examples', 'xcit_mm_deploy'):
+        for path in (ROOT / folder).rglob('*.py'):
+            known |= options(path.read_text(encoding='utf-8'))
+    known |= {'--no-deps'}  # of pip
     for page in PAGES:
         shown = set().union(*(options(line) for line in code(page)))
         assert shown <= known, page.name
@@ -182,7 +185,7 @@ def test_the_list_of_commands_is_complete(help_of):
     assert set(shown) == {path.name for path in (ROOT / 'tools').glob('*.py')}
     assert known == {*shown.values(), 'shapes', 'doctor'}
     (listed,) = re.findall(r'console script: (.*?)\. The same', read('CHANGELOG.md'), re.DOTALL)
-    assert set(re.findall(r'`(?:xcit-mm )?([a-z]+)`', listed)) == known
+    assert set(re.findall(r'`(?:xcit-mm )?([a-z-]+)`', listed)) == known
 
 
 # Durations: the Makefile says how long each target takes.
@@ -259,14 +262,14 @@ def test_configs_are_those_that_the_pages_list():
     (archs,) = re.findall(r'`\{arch\}` is (.*?), and `\{patch\}`', read('docs/getting_started.md'))
     assert re.split(', | or ', archs) == list(VARIANTS)
     assert stated('docs/getting_started.md', r'`\{patch\}` is (\d+) or (\d+)\.') == (16, 8)
-    rows = table('docs/getting_started.md', '| head | built-in data |')
+    rows = table('docs/getting_started.md', '| head | small data |')
     listed = set()
     for _, *cells in rows:
         for pattern in re.findall(r'`(.*?)`', ' '.join(cells)):
             for arch, patch in itertools.product(VARIANTS, PATCH_SIZES):
                 listed.add(pattern.format(arch=arch, patch=patch))
     assert listed == {path.name for path in paths}
-    for_paper = [name for name in listed if not name.endswith('_shapes.py')]
+    for_paper = [n for n in listed if not n.endswith(('_shapes.py', '_bccd.py', '_camvid.py'))]
     assert stated('README.md', r'all (\d+) sizes and both patch sizes: (\d+) configs') == (
         len(VARIANTS),
         len(for_paper),
@@ -321,6 +324,18 @@ def test_batch_of_the_recipes():
     )
     assert batch == processes * images == cfg.auto_scale_lr.base_batch_size
     assert images == cfg.train_dataloader.batch_size
+
+
+def test_numbers_of_the_recipe_for_small_data():
+    rate, detection, segmentation = table('docs/custom_data.md', '| | from ImageNet')
+    assert [float(cell) for cell in rate[1:]] == list(starter.LEARNING_RATES)
+    assert [int(cell) for cell in detection[1:]] == list(starter.SEEN['detection'])
+    assert [int(cell) for cell in segmentation[1:]] == list(starter.SEEN['segmentation'])
+    page = 'docs/custom_data.md'
+    assert stated(page, r'at least (\d+) and at most (\d+) times') == starter.EPOCHS
+    sides = stated(page, r'side of (\d+) pixels for detection and (\d+) .*? \((\d+) and (\d+) on')
+    (det_cpu, det_gpu), (seg_cpu, seg_gpu) = starter.SHORT_SIDES.values()
+    assert sides == (det_gpu, seg_gpu, det_cpu, seg_cpu)
 
 
 def test_versions_are_those_of_the_setup():
@@ -493,3 +508,9 @@ def test_range_of_torch_is_the_one_that_was_tried():
     page = 'docs/install.md'
     allowed = stated(page, r'`setup.py` allows torch 2\.(\d+) to 2\.(\d+)')
     assert allowed == (int(oldest), int(end) - 1)
+
+
+def test_projections_for_large_images_are_those_of_the_cost_model():
+    from dev.large_costs import rows
+
+    assert '\n'.join(rows()) in read('docs/large_images.md')

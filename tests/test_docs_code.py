@@ -14,8 +14,12 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, HOOKS, LOOPS, MODELS, init_default_scope
 from mmengine.visualization import LocalVisBackend, Visualizer
 
+from xcit_mm.compat import revert_sync_bn
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm_cli import main
+
+from .runtime import graphs
+from .runtime.without import without_torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,8 +57,11 @@ def test_every_block_is_tested():
         'README.md': 2,
         'SECURITY.md': 1,
         'docs/backbone.md': 6,
-        'docs/custom_data.md': 2,
+        'docs/custom_data.md': 3,
+        'docs/deploy.md': 1,
         'docs/getting_started.md': 1,
+        'docs/large_images.md': 2,
+        'docs/pretraining.md': 2,
         'docs/resume.md': 1,
         'docs/visualization.md': 2,
     }
@@ -131,6 +138,19 @@ def test_classes_of_the_page_on_resuming_exist():
         assert any(registry.get(name) for registry in (HOOKS, DATA_SAMPLERS, LOOPS)), name
 
 
+def test_examples_of_large_images_run(tmp_path, capsys):
+    import xcit_mm.large  # noqa: F401  what custom_imports does
+
+    python, config = blocks('docs/large_images.md')
+    exec(python, {})
+    assert capsys.readouterr().out.startswith('[(128, 192), (64, 96), (32, 48), (16, 24)]')
+    base = f"_base_ = '{ROOT}/configs/detection/mask_rcnn_xcit_n12_16_1x.py'\n"
+    cfg = config_of(tmp_path, base, config)
+    assert type(build_empty(cfg).backbone).__name__ == 'SpreadXCiT'
+    loader = cfg.train_dataloader
+    assert DATA_SAMPLERS.get(loader.sampler.type) and DATA_SAMPLERS.get(loader.batch_sampler.type)
+
+
 def test_python_of_the_security_page_runs():
     for block in blocks('SECURITY.md'):
         # In a separate process: it changes how the whole process reads checkpoints.
@@ -150,7 +170,7 @@ def test_python_of_the_visualization_page_runs(tmp_path, monkeypatch):
     assert list(tmp_path.rglob('magnitude_0.png'))
 
 
-@pytest.mark.parametrize('name', ['my_detector', 'my_segmentor'])
+@pytest.mark.parametrize('name', ['my_boxes', 'my_detector', 'my_segmentor'])
 def test_example_of_own_data_trains(name, small_shapes, tmp_path):
     from xcit_mm.cli import train
 
@@ -164,6 +184,27 @@ def test_example_of_own_data_trains(name, small_shapes, tmp_path):
     config.write_text(cfg.pretty_text)
     assert train.main([str(config), '--work-dir', str(tmp_path / 'work')]) == 0
     (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
-    head = 'roi_head.bbox_head.fc_cls' if name == 'my_detector' else 'decode_head.conv_seg'
+    head = 'decode_head.conv_seg' if name == 'my_segmentor' else 'roi_head.bbox_head.fc_cls'
     saved = torch.load(checkpoint, weights_only=True)['state_dict']
     assert len(saved[f'{head}.weight']) == 6  # five classes, and one for everything else
+
+
+def test_an_exported_model_runs_without_torch(tmp_path):
+    (code,) = blocks('docs/deploy.md')
+    info = graphs.metadata('detection', ['disc', 'bar', 'star'])
+    graphs.detector(tmp_path / 'model.onnx', graphs.random_detections(3, (96, 96)), info)
+    cv2.imwrite(str(tmp_path / 'photo.jpg'), np.zeros((96, 96, 3), np.uint8))
+    run = without_torch(code, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 3
+    assert cv2.imread(str(tmp_path / 'drawn.png')).any()
+
+
+@pytest.mark.parametrize('number', [0, 1])
+def test_pretrained_weights_go_into_a_detector(number, tmp_path):
+    base = f"_base_ = '{ROOT}/configs/detection/mask_rcnn_xcit_s12_16_3x.py'"
+    cfg = config_of(tmp_path, base, blocks('docs/pretraining.md')[number])
+    revert_sync_bn(cfg)
+    backbone = build_empty(cfg).backbone
+    assert backbone.in_channels == (3, 13)[number]
+    assert backbone.init_cfg['type'] == ('Pretrained', 'PretrainedXCiT')[number]

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 # One config per head. Each exists for patch sizes 16 and 8.
 HEADS = {
     'mask_rcnn': 'detection/mask_rcnn_xcit_n12_{}_3x.py',
+    'faster_rcnn': 'detection/faster_rcnn_xcit_n12_{}_3x.py',
     'cascade_mask_rcnn': 'detection/cascade_mask_rcnn_xcit_s12_{}_3x.py',
     'sem_fpn': 'segmentation/sem_fpn_xcit_n12_{}_80k.py',
     'upernet': 'segmentation/upernet_xcit_n12_{}_160k.py',
@@ -117,7 +118,7 @@ _base_ = '{root}/configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 model = dict(
     data_preprocessor=dict(size=(64, 64)),{backbone}
     decode_head=dict(in_channels=[16] * 4, channels=16))
-load = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', reduce_zero_label=True)]
+load = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')]
 train_pipeline = [*load,
     dict(type='RandomResize', scale=(160, 64), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(64, 64)), dict(type='PackSegInputs')]

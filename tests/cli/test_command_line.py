@@ -23,8 +23,9 @@ HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'matplotlib', '
 def test_every_command_has_a_module_and_every_tool_has_a_command():
     modules = {path.stem for path in (ROOT / 'xcit_mm' / 'cli').glob('*.py')}
     # The doctor is not among them: it runs where this package cannot be imported.
-    assert modules - {'__init__', 'common'} == set(COMMANDS) - {'doctor'}
-    called = {re.search(r"\(run, '(\w+)'\)", path.read_text())[1] for path in TOOLS}
+    named = {name.replace('-', '_') for name in COMMANDS}
+    assert modules - {'__init__', 'common'} == named - {'doctor'}
+    called = {re.search(r"\(run, '([\w-]+)'\)", path.read_text())[1] for path in TOOLS}
     assert set(COMMANDS) - called == {'shapes', 'doctor'} and called < set(COMMANDS)
 
 
@@ -50,7 +51,7 @@ def test_every_command_has_help(name, capsys):
 
 def command(name):
     package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
-    return importlib.import_module(f'{package}.{name}').main
+    return importlib.import_module(f'{package}.{name.replace("-", "_")}').main
 
 
 # Runs a script and then prints which heavy packages it imported.
@@ -157,12 +158,14 @@ def test_options_are_read_as_mmengine_reads_them(capsys, monkeypatch):
         ['infer', '--score-thr', '2'],
         ['shapes', '--train', '0'],
         ['train', '--seed', '-1'],
+        ['convert-data', '--val-fraction', '1.5'],
     ],
     ids=' '.join,
 )
 def test_numbers_that_cannot_be_meant_are_refused(words, capsys):
     name, option, value = words
     required = {'visualize': ['i', '--checkpoint', 'c'], 'check': ['c'], 'train': ['c']}
+    required['convert-data'] = ['folder']
     required['infer'] = [*required['visualize'], '--config', 'c']
     with pytest.raises(SystemExit) as ended:
         arguments.parse_args(name, [*required.get(name, []), f'{option}={value}'])

@@ -89,6 +89,11 @@ def test_no_file_can_be_written_from_the_start(command, words, tmp_path, capsys)
 BAD_CONFIGS = {
     'syntax error': ('a = (\n', 'yntax'),
     'missing base': ("_base_ = 'nowhere.py'\n", 'nowhere.py'),
+    'base elsewhere': (
+        "_base_ = 'configs/detection/mask_rcnn_xcit_s12_16_1x.py'\n",
+        'relative to the config file that has them. To name a config of this project from '
+        "anywhere: _base_ = 'xcit_mm::detection/mask_rcnn_xcit_s12_16_1x.py'",
+    ),
     'unknown name': ('a = 1\nb = c\n', "line 2: NameError: name 'c' is not defined"),
     'unknown import': ("custom_imports = dict(imports=['no_such_module'])\n", 'no_such_module'),
 }

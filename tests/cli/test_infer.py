@@ -8,9 +8,21 @@ import cv2
 import mmcv
 import numpy as np
 import pytest
+from mmdet.datasets import CocoDataset
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from mmseg.datasets import ADE20KDataset
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.cli import infer
-from xcit_mm.inference import inputs, journal, run, videos
+from xcit_mm.cli import infer, test
+from xcit_mm.inference import journal, run, videos
+from xcit_mm.inference.predictors import class_info
+from xcit_mm_deploy import inputs
+from xcit_mm_deploy.__main__ import main as xcit_mm_deploy_main
+from xcit_mm_deploy.draw import SEGMENTATION_OPACITY, colors
+
+from ..runtime import graphs
 
 
 @pytest.fixture
@@ -52,7 +64,125 @@ def test_a_segmentor(trained, images, tmp_path):
     labels = cv2.imread(str(out / 'labels' / '0.png'), cv2.IMREAD_UNCHANGED)
     image = cv2.imread(str(images / '0.jpg'))
     assert labels.shape == image.shape[:2] and labels.dtype == np.uint8
-    assert (out / 'vis' / '1.png').is_file()
+    # The colours are those of ADE20k, with which the checkpoint was trained.
+    picture = cv2.imread(str(out / 'vis' / '0.png'))[: len(image), : image.shape[1]]
+    painted = np.array(ADE20KDataset.METAINFO['palette'])[labels][..., ::-1]
+    mixed = image * (1 - SEGMENTATION_OPACITY) + painted * SEGMENTATION_OPACITY
+    assert np.abs(picture - mixed).max() <= 1
+
+
+def test_classes_and_colours_are_those_of_the_checkpoint_then_of_the_config(trained):
+    cfg = Config.fromfile(trained('sem_fpn')[0])
+    init_default_scope('mmseg')
+    ade = ADE20KDataset.METAINFO
+    own = {'classes': ['a', 'b'], 'palette': [[1, 2, 3], [4, 5, 6]]}
+    old = {'CLASSES': ('a', 'b'), 'PALETTE': own['palette']}  # mmseg 0.x
+    cfg.model.decode_head.num_classes = 2
+    assert class_info(cfg, {'meta': {'dataset_meta': own}}) == own
+    assert class_info(cfg, {'meta': old}) == own
+    # Colours of other classes are not used.
+    found = class_info(cfg, {'meta': {'dataset_meta': {'classes': ['a', 'b']}}})
+    assert found['palette'] == [list(color[::-1]) for color in colors(2)]
+    cfg.model.decode_head.num_classes = 3
+    found = class_info(cfg, {'meta': {'dataset_meta': own}})
+    assert found['classes'] == ['a', 'b', 'class 2'] and len(found['palette']) == 3
+    # Names of another number of classes are those of other data.
+    cfg.model.decode_head.num_classes = 150
+    assert class_info(cfg, {'meta': {'dataset_meta': own}})['classes'] == list(ade['classes'])
+    for nothing in (
+        None,
+        {},
+        {'meta': {}},
+        {'meta': {'dataset_meta': {'classes': ade['classes']}}},
+    ):
+        found = class_info(cfg, nothing)
+        assert found == {'classes': list(ade['classes']), 'palette': ade['palette']}
+
+
+def annotate(predictions, path):
+    """Write every second prediction as ground truth, with ids that no counting would give."""
+    content = json.loads(predictions.read_text())
+    for i, image in enumerate(content['images']):
+        image.update(id=700 + 31 * i, file_name=f'val2017/{Path(image["file_name"]).name}')
+    for category in content['categories']:
+        category['id'] = 5 + 3 * category['id']
+    annotations = content['annotations'][::2]
+    for annotation in annotations:
+        annotation.update(image_id=700 + 31 * (annotation['image_id'] - 1), iscrowd=0)
+        annotation['category_id'] = 5 + 3 * annotation['category_id']
+        annotation['bbox'][2] *= 1.2  # so that not all matches are perfect
+        annotation['area'] = annotation['bbox'][2] * annotation['bbox'][3]
+    path.write_text(json.dumps({**content, 'annotations': annotations}))
+
+
+def test_pycocotools_scores_the_predictions_as_the_test_command_does(
+    trained, small_data, tmp_path, call, capfd
+):
+    folder, truth, out = small_data / 'coco' / 'val2017', tmp_path / 'truth.json', tmp_path / 'out'
+    assert call('mask_rcnn', '--no-vis', inputs=[folder]) == 0
+    assert 'Images have numbers of our own' in capfd.readouterr().out
+    assert not list(out.glob('results*'))
+    annotate(out / 'predictions.json', truth)
+    config, checkpoint = trained('mask_rcnn')
+    settings = [f'test_evaluator.ann_file={truth}', f'test_dataloader.dataset.ann_file={truth}']
+    settings += [f'test_dataloader.dataset.data_prefix.img={folder.parent}/']
+    words = [config, checkpoint, '--json', tmp_path / 'metrics.json', '--work-dir', tmp_path / 'w']
+    assert test.main([str(word) for word in [*words, '--cfg-options', *settings]]) == 0
+    metrics = json.loads((tmp_path / 'metrics.json').read_text())
+    options = ('--no-vis', '--force', '--ann-file', truth)
+    assert call('mask_rcnn', *options, inputs=[folder]) == 0
+    coco = COCO(str(truth))
+    predictions = json.loads((out / 'predictions.json').read_text())
+    assert predictions['categories'] == coco.dataset['categories']
+    assert {image['id'] for image in predictions['images']} == {700, 731}
+    for results, kind in (
+        (str(out / 'results.bbox.json'), 'bbox'),
+        (str(out / 'results.segm.json'), 'segm'),
+        (predictions['annotations'], 'bbox'),
+    ):
+        evaluation = COCOeval(coco, coco.loadRes(results), kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+        # mmdet rounds to three digits.
+        names = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
+        expected = [metrics[f'coco/{kind}_{name}'] for name in names]
+        assert evaluation.stats[:6] == pytest.approx(expected, abs=0.00051)
+        assert 0.1 < evaluation.stats[0] < 0.95
+
+
+def test_annotations_that_do_not_fit_are_refused_or_skipped(call, images, tmp_path, capfd):
+    truth = tmp_path / 'truth.json'
+
+    def run_with(names, categories, head='mask_rcnn', inputs=(f'{images}/[01].jpg',)):
+        entries = [{'id': 40 + i, 'file_name': name} for i, name in enumerate(names)]
+        kinds = [{'id': 7 + i, 'name': name} for i, name in enumerate(categories)]
+        truth.write_text(json.dumps({'images': entries, 'categories': kinds}))
+        status = call(head, '--no-vis', '--force', '--ann-file', truth, inputs=inputs)
+        return status, capfd.readouterr()
+
+    coco = CocoDataset.METAINFO['classes']
+    status, printed = run_with(['other/0.jpg', 'images/0.jpg', '0.jpg'], [*coco, 'more'])
+    assert status == 1 and f'not in the annotation file: {images}/1.jpg' in printed.out
+    predictions = json.loads((tmp_path / 'out' / 'predictions.json').read_text())
+    assert [image['id'] for image in predictions['images']] == [41]  # the longest match
+    assert predictions['categories'][2] == {'id': 9, 'name': 'car'}
+    status, printed = run_with(['0.jpg'], ['Person', *coco[1:]])
+    assert status == 2 and "has no category 'person'" in printed.err
+    status, printed = run_with(['0.jpg', '0.jpg'], coco)
+    assert status == 2 and "several of its images are named '0.jpg'" in printed.err
+    (images / 'sub').mkdir()
+    (images / 'sub' / '0.jpg').write_bytes((images / '0.jpg').read_bytes())
+    status, printed = run_with(['0.jpg'], coco, inputs=[images / '0.jpg', images / 'sub'])
+    assert status == 2 and 'are both the image 40' in printed.err
+    status, printed = run_with(['0.jpg'], coco, 'sem_fpn')
+    assert status == 2 and 'a segmentor writes label PNGs' in printed.err
+    for content in ('[]', '{"images": []}', 'no JSON'):
+        truth.write_text(content)
+        assert call('mask_rcnn', '--ann-file', truth) == 2
+        assert "not an annotation file in COCO's layout" in capfd.readouterr().err
+    assert call('mask_rcnn', '--ann-file', tmp_path / 'none.json') == 2
+    assert 'No such file' in capfd.readouterr().err
 
 
 @pytest.fixture
@@ -91,7 +221,7 @@ def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkey
     if head == 'mask_rcnn':
         content = json.loads((out / 'predictions.json').read_text())
         assert [Path(i['file_name']).name for i in content['images']] == ['0.jpg', '1.jpg']
-        assert {a['image_id'] for a in content['annotations']} == {0, 1}
+        assert {a['image_id'] for a in content['annotations']} == {1, 2}
     else:
         assert {path.name for path in (out / 'labels').iterdir()} == {'0.png', '1.png'}
     assert call(head) == 2 and '--force' in capfd.readouterr().err
@@ -118,8 +248,10 @@ def test_a_video_gives_a_video_with_predictions_drawn(head, call, images, tmp_pa
     assert '1 of 2 inputs' in printed and 'predictions' not in printed
     plain, drawn = mmcv.VideoReader(str(clip)), mmcv.VideoReader(str(result))
     assert len(drawn) == len(plain) == 7 and drawn.fps == plain.fps == 10
-    assert drawn.resolution == plain.resolution
-    assert np.abs(drawn[3].astype(int) - plain[3]).mean() > 10
+    assert drawn.height == plain.height
+    # Next to a segmented video, there is a strip with the names of the classes.
+    assert (drawn.width > plain.width) == (head == 'sem_fpn')
+    assert np.abs(drawn[3][:, : plain.width].astype(int) - plain[3]).mean() > 10
     assert {path.name for path in (tmp_path / 'out').rglob('*.*')} == {'clip.mp4'}
     assert call(head, inputs=(clip,)) == 2 and 'clip.mp4 already' in capfd.readouterr().err
     assert call(head, '--no-vis', '--force', inputs=(clip,)) == 2
@@ -170,6 +302,44 @@ def test_images_that_are_too_small_or_too_thin_are_skipped_and_named(call, image
     assert 'small.png' in printed and '1 of 2 images' in printed
     assert call('sem_fpn', '--force', inputs=[images / 'thin.png', images / '0.jpg']) == 1
     assert 'skipped, 2000x1 pixels: ' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize('task', ['detection', 'segmentation'])
+def test_an_exported_model_writes_what_the_command_without_torch_writes(
+    task, images, tmp_path, capfd
+):
+    model, infer_dir, plain_dir = (tmp_path / name for name in ('model.onnx', 'out', 'plain'))
+    info = graphs.metadata(task, ['disc', 'bar', 'star'])
+    if task == 'detection':
+        graphs.detector(model, graphs.random_detections(6, (96, 96)), info)
+    else:
+        graphs.segmentor(model, np.eye(3, dtype=np.float32)[:, :, None, None], info)
+    cv2.imwrite(str(images / 'thin.png'), np.zeros((1, 2000, 3), np.uint8))
+    words = [str(images), '--model', str(model), '--out-dir', str(infer_dir)]
+    assert infer.main(words) == 1
+    printed = capfd.readouterr().out
+    assert '2 of 4 images' in printed and 'too thin to be resized' in printed
+    assert xcit_mm_deploy_main([str(model), str(images), '--out-dir', str(plain_dir)]) == 1
+    for one, other in ((infer_dir, plain_dir), (plain_dir, infer_dir)):
+        for path in one.rglob('*.*'):
+            assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path
+    assert len(list(infer_dir.rglob('*.*'))) == (3 if task == 'detection' else 4)
+    assert infer.main(words) == 2 and '--force' in capfd.readouterr().err
+    assert infer.main([*words[:1], '--model', str(images / '0.jpg')]) == 2
+    assert 'not an ONNX file' in capfd.readouterr().err
+
+
+def test_a_model_and_a_checkpoint_are_not_mixed(capfd):
+    for words, message in {
+        ('--model', 'm.onnx', '--checkpoint', 'c.pth'): 'drop --checkpoint',
+        ('--model', 'm.onnx', '--device', 'cuda'): 'drop --device',
+        ('--model', 'm.onnx', '--config', 'c.py'): 'not allowed with',
+        ('--config', 'c.py'): '--config needs --checkpoint',
+        (): 'required',
+    }.items():
+        with pytest.raises(SystemExit, match='2'):
+            infer.main(['a.jpg', *words])
+        assert message in capfd.readouterr().err
 
 
 def test_a_checkpoint_of_another_model_is_refused(call, trained, images, tmp_path, capfd):

@@ -50,9 +50,49 @@ def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, mon
     call_theirs(TASKS[head], monkeypatch, config, checkpoint, '--work-dir', tmp_path / 'theirs')
     expected = metrics_of(tmp_path / 'theirs')
     assert metrics_of(tmp_path / 'ours') == expected and expected
-    assert json.loads(result.read_text()) == pytest.approx(expected, nan_ok=True)
+    written = json.loads(result.read_text())
+    assert {key: written[key] for key in expected} == pytest.approx(expected, nan_ok=True)
     assert any(line.startswith('metric') for line in table)
     assert f'metrics: {result}' in table[-1]
+
+
+# metric -> its column in the table of classes, and half of the last digit that it is rounded to
+PER_CLASS = {
+    'mask_rcnn': {
+        'coco/bbox_mAP': ('coco/bbox_mAP', 0.0005),
+        'coco/segm_mAP': ('coco/segm_mAP', 0.0005),
+    },
+    'sem_fpn': {'mIoU': ('IoU', 0.005), 'mAcc': ('Acc', 0.005)},
+}
+
+
+@pytest.mark.parametrize('head', TASKS)
+def test_the_classes_in_their_order_average_to_the_metrics(head, trained, tmp_path, capfd):
+    config, checkpoint = trained(head)
+    capfd.readouterr()
+    result = tmp_path / 'metrics.json'
+    assert call(config, checkpoint, '--json', result, '--work-dir', tmp_path) == 0
+    printed = capfd.readouterr().out
+    written = json.loads(result.read_text())
+    table = printed.split('\nclass ')[1].splitlines()
+    for metric, (column, rounding) in PER_CLASS[head].items():
+        values = {key: v for key, v in written.items() if key.startswith(f'{column}/')}
+        names = [key.removeprefix(f'{column}/') for key in values]
+        shown = [line.split('  ')[0] for line in table[1 : len(names) + 1]]
+        assert shown == [name.strip() for name in names]  # ADE20k has a class 'bed '
+        found = [value for value in values.values() if value is not None]
+        assert found and len(found) < len(values)
+        assert np.mean(found) == pytest.approx(written[metric], abs=2 * rounding)
+        assert column in table[0]
+    assert '+---' not in printed  # mmdet's and mmseg's own tables
+    (log,) = tmp_path.glob('*/*.log')
+    assert '+---' in log.read_text()
+
+
+def test_masks_of_a_detector_of_boxes_are_refused_in_a_sentence(trained, tmp_path, capfd):
+    assert call(*trained('faster_rcnn'), '--eval', 'bbox', 'segm', '--work-dir', tmp_path) == 2
+    expected = 'error: --eval segm: this model supports bbox, proposal, proposal_fast.'
+    assert capfd.readouterr().err.splitlines()[-1] == expected
 
 
 def test_eval_overrides_the_metrics_of_the_config(trained, tmp_path):
@@ -65,11 +105,12 @@ def test_eval_overrides_the_metrics_of_the_config(trained, tmp_path):
 
 
 @pytest.mark.parametrize('head', TASKS)
-def test_out_show_dir_and_tta(head, trained, tmp_path, capfd):
+def test_out_show_dir_and_tta(head, trained, tmp_path, capfd, monkeypatch):
     is_detector = head == 'mask_rcnn'
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / ('out.pkl' if is_detector else 'out')
     status = call(
-        *trained(head), '--out', out, '--show-dir', tmp_path / 'show',
+        *trained(head), '--out', out, '--show-dir', 'show',
         *([] if is_detector else ['--tta']), '--work-dir', tmp_path / 'work',
     )  # fmt: skip
     assert status == 0

@@ -12,7 +12,7 @@ import torch
 from mmengine.config import Config
 
 from xcit_mm.cli import test, train
-from xcit_mm.cli.common import check_datasets
+from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
 from xcit_mm_cli import parse_args
 
@@ -32,12 +32,11 @@ def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_pa
     work_dir = checkpoint.parent
     (log,) = work_dir.glob('*/*.log')
     assert f'Done: checkpoints and logs are in {work_dir}' in log.read_text()
-    is_detector = 'rcnn' in head
-    wanted = {'coco/bbox_mAP', 'coco/segm_mAP'} if is_detector else {'mIoU'}
+    metrics = ['mIoU'] if 'rcnn' not in head else ['bbox', 'segm'] if 'mask' in head else ['bbox']
+    wanted = {name if name == 'mIoU' else f'coco/{name}_mAP' for name in metrics}
     (scalars,) = work_dir.glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
     assert wanted <= validated.keys()
-    metrics = ['bbox', 'segm'] if is_detector else ['mIoU']
     capfd.readouterr()
     argv = [str(config), str(checkpoint), '--eval', *metrics, '--work-dir', str(tmp_path)]
     assert test.main(argv) == 0

@@ -4,8 +4,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 
 from xcit_mm.cli import visualize
+from xcit_mm.visualization import load
+from xcit_mm.visualization.load import load_subject
 
 from ..limits import limited_memory
 
@@ -110,6 +113,31 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     assert drawn(tmp_path / 'o' / 'large.png').shape[0] < 800
     assert run(tmp_path / 'large.png', '--max-side', 200, '--force', '--layers', 'all') == 0
     assert seen[1] == (1, 3, 150, 200)
+
+
+@pytest.mark.parametrize('task, size', [('mask_rcnn', (96, 128)), ('sem_fpn', (96, 128))])
+def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypatch, task, size):
+    cv2.imwrite(str(tmp_path / 'large.png'), np.zeros((900, 1200, 3), np.uint8))
+    config, checkpoint = trained(task)  # its pipeline resizes to (160, 96)
+    seen = []
+    original = visualize.observe
+    monkeypatch.setattr(
+        visualize, 'observe', lambda b, x, o: (seen.append(tuple(x.shape[2:])), original(b, x, o))
+    )
+
+    def call(*options):
+        words = [tmp_path / 'large.png', '--checkpoint', checkpoint, '--config', config]
+        words += ['--pictures', 'magnitude', '--dpi', 50, '--force', '--out-dir', tmp_path / 'o']
+        assert visualize.main([str(word) for word in (*words, *options)]) == 0
+        return seen[-1]
+
+    assert call() == size
+    assert call('--max-side', 160) == (120, 160)
+    assert call('--full-size') == (900, 1200)
+    # Without a config, the one in the checkpoint is read.
+    subject = load_subject(str(checkpoint), Config.fromfile(config))
+    monkeypatch.setattr(load, '_from_weights', lambda recognised: subject.backbone)
+    assert load_subject(str(checkpoint)).resize == {'scale': [160, 96], 'keep_ratio': True}
 
 
 def test_impossible_arguments_are_refused_before_anything_is_written(run, image, tmp_path, capsys):

@@ -118,7 +118,7 @@ def test_a_tiny_demo_resumes_and_then_does_nothing(tmp_path, monkeypatch, capfd)
 
 
 def check_resumed(printed):
-    assert re.search(r'resumed epoch: \d+, iter: [1-9]', printed)
+    assert re.search(r'resumed after [1-9]\d* iterations', printed)
 
 
 def check_finished(printed):

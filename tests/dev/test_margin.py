@@ -112,6 +112,17 @@ def test_objects_of_coco(run):
         assert 0.9 * max(areas) <= mask.sum() <= 1.1 * sum(areas)
 
 
+def test_boxes_without_masks_are_refused_in_a_sentence(run, capsys):
+    file = run.parent / 'data' / 'coco' / 'annotations' / 'instances_val2017.json'
+    content = json.loads(file.read_text())
+    for annotation in content['annotations']:
+        del annotation['segmentation']
+    file.write_text(json.dumps(content))
+    assert object_margin.main([str(run / 'config.py'), str(run / 'epoch_1.pth')]) == 2
+    error = capsys.readouterr().err
+    assert f'error: {file} has objects without a mask' in error and 'Traceback' not in error
+
+
 def test_the_command_prints_and_checks_the_margin(run, capsys):
     forget_runs()  # the next logger prints where capsys looks
     MMLogger.get_current_instance().info('as at the start of most runs')

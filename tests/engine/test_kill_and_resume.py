@@ -79,7 +79,7 @@ def disturbed_run(work_dir, config, arguments, kills):
         check_readable(work_dir)
     status, printed = runs.run(work_dir, config, '--resume', *arguments)
     assert status == 0, printed[-3000:]
-    assert 'Auto resumed from the latest checkpoint' in printed
+    assert ', resumed after ' in printed
     assert not list(work_dir.glob('*' + UNFINISHED))
 
 

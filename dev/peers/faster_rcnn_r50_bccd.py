@@ -1,0 +1,9 @@
+# mmdet's ResNet-50 from scratch, with the heads, the data and the processor time of XCiT-N12/16.
+_base_ = '../../configs/detection/faster_rcnn_xcit_n12_16_bccd.py'
+
+model = dict(
+    backbone=dict(
+        _delete_=True, type='ResNet', depth=50, out_indices=(0, 1, 2, 3), norm_cfg=dict(type='BN')
+    ),
+    neck=dict(in_channels=[256, 512, 1024, 2048]),
+)

@@ -1,0 +1,13 @@
+# mmseg's ResNet-50 from scratch, with the head, the data and the processor time of XCiT-N12/16.
+_base_ = '../../configs/segmentation/sem_fpn_xcit_n12_16_camvid.py'
+
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='ResNetV1c',
+        depth=50,
+        out_indices=(0, 1, 2, 3),
+        norm_cfg=dict(type='BN'),
+    ),
+    neck=dict(in_channels=[256, 512, 1024, 2048]),
+)

@@ -1,0 +1,80 @@
+"""The infer command on large images: whole, and by sliding windows."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+import tifffile
+
+from xcit_mm.cli import infer
+from xcit_mm.large import segment
+
+
+@pytest.fixture
+def scene(tmp_path):
+    path = tmp_path / 'scene.tif'
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 118, 3), np.uint8)
+    tifffile.imwrite(path, pixels, photometric='rgb')
+    return path
+
+
+@pytest.fixture
+def call(trained, scene, tmp_path):
+    def run(head, *options):
+        config, checkpoint = trained(head)
+        arguments = [scene, '--config', config, '--checkpoint', checkpoint, '--device', 'cpu']
+        return infer.main([str(a) for a in (*arguments, '--out-dir', tmp_path / 'out', *options)])
+
+    return run
+
+
+def test_a_segmentor_on_a_whole_scene(call, scene, tmp_path, monkeypatch, capfd):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment, 'classify', interrupted)
+        assert call('sem_fpn', '--whole', '--memory', '4GB') == 130
+    assert 'The same command continues' in capfd.readouterr().err
+    out = tmp_path / 'out'
+    assert not list(out.rglob('*.tif')) and not list(out.rglob('*.png'))
+    assert call('sem_fpn', '--whole', '--memory', '5GB') == 2
+    assert 'unfinished work' in capfd.readouterr().err
+    assert call('sem_fpn', '--whole', '--memory', '4GB') == 0
+    assert 'labels: ' in capfd.readouterr().out
+    labels = tifffile.imread(out / 'labels' / 'scene.tif')
+    assert labels.shape == (150, 118) and labels.dtype == np.uint8
+    assert cv2.imread(str(out / 'vis' / 'scene.png')).shape == (150, 118, 3)
+    assert not (out / 'unfinished').exists()
+    assert call('sem_fpn', '--whole') == 2 and '--force' in capfd.readouterr().err
+    assert call('sem_fpn', '--window', '64', '--overlap', '16', '--force', '--no-vis') == 0
+    slid = tifffile.imread(out / 'labels' / 'scene.tif')
+    assert slid.shape == labels.shape
+
+
+def test_what_cannot_be_done_is_said_in_a_sentence(call, scene, tmp_path, capfd):
+    content = scene.read_bytes()
+    for options, message in [
+        (('--whole', '--memory', '20MB'), 'it takes at least'),
+        (('--whole', '--memory', 'much'), 'must be an amount of memory such as 4GB'),
+        (('--memory', '4GB'), '--memory limits what --whole uses'),
+        (('--window', '64', '--overlap', '64'), '--overlap must be from 0 to 63'),
+    ]:
+        assert call('sem_fpn', *options) == 2
+        error = capfd.readouterr().err
+        assert message in error and 'Traceback' not in error
+    scene.write_bytes(content[: len(content) // 2])
+    assert call('sem_fpn', '--whole') == 2 and 'is cut off' in capfd.readouterr().err
+    assert not list((tmp_path / 'out').rglob('*.tif'))
+
+
+def test_a_detector_by_windows(call, scene, tmp_path, capfd):
+    assert call('mask_rcnn', '--whole') == 2 and '--window' in capfd.readouterr().err
+    assert call('mask_rcnn', '--window', '64', '--overlap', '16') == 0
+    content = json.loads((tmp_path / 'out' / 'predictions.json').read_text())
+    (image,) = content['images']
+    assert (image['height'], image['width']) == (150, 118) and content['annotations']
+    boxes = np.array([a['bbox'] for a in content['annotations']])
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, 0] + boxes[:, 2] <= 118.001).all()
+    assert boxes[:, 0].max() > 64  # from windows other than the first

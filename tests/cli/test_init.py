@@ -1,0 +1,254 @@
+"""``xcit-mm init``: finds somebody's data, and writes a config that trains on it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+
+from xcit_mm.cli import check, init, train
+from xcit_mm.datasets.find import find_coco, find_labels, split_content
+from xcit_mm.datasets.shapes import CLASSES
+from xcit_mm.starter import Choice, schedule
+
+from ..datasets.own_data import write_labels, write_voc, write_yolo
+from ..tiny import shrink
+
+
+def write_coco(shapes, root):
+    """One file for all images, which are elsewhere: as annotation tools export them."""
+    shutil.copytree(shapes / 'coco/train2017', root / 'pictures')
+    content = json.loads((shapes / 'coco/annotations/instances_train2017.json').read_text())
+    content['categories'].insert(0, {'id': 99, 'name': 'never used'})
+    (root / 'result.json').write_text(json.dumps(content))
+    return root
+
+
+def write_flat(shapes, root):
+    """Images and labels without splits, in folders and with names of other habits."""
+    source = write_labels(shapes, root / 'unused', from_zero=False)
+    (root / 'imgs').mkdir()
+    (root / 'masks').mkdir()
+    for path in (source / 'images/train').iterdir():
+        shutil.move(path, root / 'imgs' / f'{path.stem}.JPG')
+    for path in (source / 'labels/train').iterdir():
+        shutil.move(path, root / 'masks' / f'{path.stem}_mask.png')
+    shutil.rmtree(source)
+    return root
+
+
+# name -> task, how the folder is written, further arguments, and the number of classes
+FOLDERS = {
+    'voc': ('detection', write_voc, [], 5),
+    'yolo': ('detection', lambda s, r: write_yolo(s, r, polygons=True), [], 5),
+    'coco': ('detection', write_coco, [], 5),
+    'labels': ('segmentation', write_labels, [], 6),
+    'flat': ('segmentation', write_flat, ['--classes-from', 1, '--classes', 'ground', *CLASSES], 6),
+}
+
+
+def call(tool, *arguments):
+    return tool.main([str(word) for word in arguments])
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=[pytest.mark.long] * (n in ('coco', 'flat'))) for n in FOLDERS],
+)
+def test_the_written_config_trains(name, small_shapes, tmp_path, capsys):
+    task, write, options, count = FOLDERS[name]
+    write(small_shapes, tmp_path / name)
+    assert call(init, task, '--data', name, '--scratch', *options) == 0
+    assert f'xcit-mm train {name}.py' in capsys.readouterr().out
+    assert all(len(line) <= 100 for line in Path(f'{name}.py').read_text().splitlines())
+    assert call(check, f'{name}.py') == 0
+    write_tiny(f'{name}.py', 'tiny.py')
+    assert call(train, 'tiny.py', '--work-dir', 'work') == 0
+    # The metric that chooses the best checkpoint exists.
+    (best,) = Path('work').glob('best_*.pth')
+    saved = torch.load(best, weights_only=True)['state_dict']
+    head = 'roi_head.bbox_head.fc_cls' if task == 'detection' else 'decode_head.conv_seg'
+    assert len(saved[f'{head}.weight']) == count + (task == 'detection')
+    has_masks = any(key.startswith('roi_head.mask_head') for key in saved)
+    assert has_masks == (name in ('yolo', 'coco'))
+
+
+def write_tiny(config, out):
+    """The same config with a tiny model and two steps."""
+    cfg = Config.fromfile(config)
+    shrink(cfg.model)
+    if cfg.default_scope == 'mmdet':
+        cfg.train_dataloader.dataset.indices = 2 * cfg.train_dataloader.batch_size
+        cfg.train_cfg.update(max_epochs=1, val_interval=1)
+        cfg.model.test_cfg.rpn.max_per_img = cfg.model.test_cfg.rcnn.max_per_img = 10
+    else:
+        cfg.train_cfg.update(max_iters=2, val_interval=2)
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        cfg[loader].update(num_workers=0, persistent_workers=False)
+    cfg.default_hooks.checkpoint.save_optimizer = False
+    Path(out).write_text(cfg.pretty_text)
+
+
+def test_a_config_is_not_overwritten(small_shapes, tmp_path, capsys):
+    write_labels(small_shapes, tmp_path / 'labels')
+    Path('labels.py').write_text('mine = True')
+    words = ['segmentation', '--data', 'labels', '--scratch']
+    assert call(init, *words) == 2 and '--force' in capsys.readouterr().err
+    assert Path('labels.py').read_text() == 'mine = True'
+    assert call(init, *words, '--out', 'other.py') == 0
+    assert call(init, *words, '--force') == 0 and 'LabelFolder' in Path('labels.py').read_text()
+    assert call(init, *words, '--out', 'config') == 2 and 'end in .py' in capsys.readouterr().err
+
+
+def test_converted_files_go_elsewhere_if_asked(small_shapes, tmp_path):
+    """Then the paths of the config are absolute, and the data is not touched."""
+    write_voc(small_shapes, tmp_path / 'voc')
+    before = sorted((tmp_path / 'voc').rglob('*'))
+    words = ['detection', '--data', 'voc', '--scratch', '--coco-dir', 'converted']
+    assert call(init, *words) == 0
+    assert sorted((tmp_path / 'voc').rglob('*')) == before
+    cfg = Config.fromfile('voc.py')
+    assert cfg.train_dataloader.dataset.ann_file == str(tmp_path / 'converted/train.json')
+    assert cfg.val_evaluator.ann_file == str(tmp_path / 'converted/val.json')
+    # A second time, what was converted is used.
+    assert call(init, *words, '--force') == 0
+
+
+def test_errors_in_the_data_are_reported_and_the_config_is_written(small_shapes, tmp_path, capsys):
+    write_voc(small_shapes, tmp_path / 'voc')
+    (tmp_path / 'voc/Annotations/train_000000000001.xml').write_text('<annotation>')
+    assert call(init, 'detection', '--data', 'voc', '--scratch') == 1
+    assert 'left out: annotations unreadable' in capsys.readouterr().out
+    write_labels(small_shapes, tmp_path / 'labels')
+    next((tmp_path / 'labels/labels/train').iterdir()).unlink()
+    assert call(init, 'segmentation', '--data', 'labels', '--scratch') == 1
+    assert 'label: missing' in capsys.readouterr().out and Path('labels.py').is_file()
+
+
+def label(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.resize(np.array(values, np.uint8), (32, 32)))
+
+
+def write_values(root, values):
+    for name in ('a', 'b', 'c'):
+        label(root / f'labels/{name}.png', values)
+        (root / 'images').mkdir(exist_ok=True)
+        cv2.imwrite(str(root / f'images/{name}.png'), np.zeros((32, 32, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    'values, options, classes, void',
+    [
+        ([0, 1, 2], [], ['class_0', 'class_1', 'class_2'], [255]),
+        ([0, 1, 255], [], ['class_0', 'class_1'], [255]),
+        ([0, 1, 2], ['--void', 2], ['class_0', 'class_1'], [2, 255]),
+        ([0, 1, 2], ['--classes-from', 1], ['class_1', 'class_2'], [255]),
+        ([0, 1], ['--classes', 'a', 'b', 'c'], ['a', 'b', 'c'], [255]),
+    ],
+)
+def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path):
+    write_values(tmp_path / 'data', values)
+    assert call(init, 'segmentation', '--data', 'data', '--scratch', *options) == 0
+    cfg = Config.fromfile('data.py')
+    assert list(cfg.metainfo.classes) == classes and cfg.void == void
+    assert cfg.model.decode_head.num_classes == len(classes)
+    assert cfg.reduce_zero_label == ('--classes-from' in options)
+
+
+@pytest.mark.parametrize(
+    'values, options, message',
+    [
+        ([0, 255], [], 'Write 1 instead of 255'),
+        ([0, 1, 2], ['--classes', 'a', 'b'], '--void 2'),
+        ([0, 1, 2], ['--void', 0], '--classes-from 1'),
+        ([255, 255], [], 'All labels are ignored'),
+    ],
+)
+def test_labels_that_cannot_be_meant_are_explained(values, options, message, tmp_path, capsys):
+    write_values(tmp_path / 'data', values)
+    assert call(init, 'segmentation', '--data', 'data', *options) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_labels_in_colours_are_explained(tmp_path, capsys):
+    write_values(tmp_path / 'data', [0, 1])
+    cv2.imwrite('data/labels/a.png', np.zeros((32, 32, 3), np.uint8))
+    assert call(init, 'segmentation', '--data', 'data') == 2
+    assert 'one channel' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('task', ['detection', 'segmentation'])
+def test_a_folder_with_nothing_to_use_is_explained(task, tmp_path, capsys):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data/notes.docx').write_bytes(b'')
+    assert call(init, task, '--data', 'data') == 2
+    error = capsys.readouterr().err
+    assert 'Looked for' in error and '.docx' in error and len(error.splitlines()) == 1
+    assert not Path('data.py').exists()
+    assert call(init, task, '--data', 'nowhere') == 2
+    assert 'There is no folder' in capsys.readouterr().err
+
+
+def test_weights_choose_the_network(small_shapes, tmp_path, capsys):
+    write_yolo(small_shapes, tmp_path / 'yolo', polygons=True)
+    words = ['detection', '--data', 'yolo']
+    assert call(init, *words, '--weights', 'xcit://coco/s12/8') == 0
+    cfg = Config.fromfile('yolo.py')
+    assert cfg.load_from == 'xcit://coco/s12/8' and cfg.model.backbone.init_cfg is None
+    assert (cfg.model.backbone.arch, cfg.model.backbone.patch_size) == ('s12', 8)
+    assert call(init, *words, '--arch', 't12', '--force') == 0
+    cfg = Config.fromfile('yolo.py')
+    assert cfg.model.backbone.init_cfg.checkpoint == 'xcit://t12/16' and cfg.load_from is None
+    for wrong, message in (
+        (['--weights', 'xcit://coco/s12/8', '--arch', 'n12'], 'is for s12/8, not n12/8'),
+        (['--weights', 'xcit://ade20k/sem_fpn/s12/8'], 'no model for detection'),
+        (['--weights', 'xcit://s13/8'], 's13/8'),
+    ):
+        assert call(init, *words, *wrong, '--force') == 2
+        assert message in capsys.readouterr().err
+
+
+def test_schedules_fit_the_number_of_images():
+    scratch, tuned = Choice('n12', 16, None, False), Choice('n12', 16, 'xcit://n12/16', False)
+    small, usual, large = (schedule('detection', n, tuned) for n in (3, 300, 30_000))
+    assert (small.batch, small.epochs) == (3, 200)
+    assert abs(usual.iterations - 75 * usual.epochs) <= 50 and 2000 < usual.iterations < 3000
+    assert large.epochs == 12
+    longer = schedule('detection', 300, scratch)
+    assert longer.iterations > usual.iterations and longer.rate > usual.rate
+
+
+def test_images_of_the_same_name_belong_to_their_split(small_shapes):
+    data = find_coco(small_shapes / 'coco', small_shapes / 'none')
+    assert data.splits['train'][:2] == ('annotations/instances_train2017.json', 'train2017/')
+    assert data.splits['val'][:2] == ('annotations/instances_val2017.json', 'val2017/')
+    assert data.example == small_shapes / 'coco/val2017/000000000001.jpg'
+
+
+def test_a_single_image_is_used_for_training_and_validation(tmp_path):
+    write_values(tmp_path / 'data', [0, 1])
+    for name in ('b', 'c'):
+        (tmp_path / f'data/images/{name}.png').unlink()
+        (tmp_path / f'data/labels/{name}.png').unlink()
+    data = find_labels(tmp_path / 'data', tmp_path / 'lists')
+    assert data.splits['train'] == data.splits['val'] and data.splits['val'].total == 1
+
+
+def test_a_file_is_split_without_losing_objects(small_shapes):
+    path = small_shapes / 'coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    parts = split_content(content, 0.25, 0)
+    assert [len(part['images']) for part in parts.values()] == [6, 2]
+    objects = [one['id'] for part in parts.values() for one in part['annotations']]
+    assert sorted(objects) == [one['id'] for one in content['annotations']]

@@ -1,4 +1,4 @@
-# Semantic FPN on CamVid, trained from scratch: half an hour on two cores.
+# Semantic FPN on CamVid, trained from scratch: half an hour on one core.
 _base_ = [
     '_base_/models/sem_fpn_xcit.py',
     '_base_/datasets/camvid.py',
@@ -21,9 +21,9 @@ model = dict(
         ],
     ),
 )
-train_cfg = dict(max_iters=2000, val_interval=500)
+train_cfg = dict(max_iters=1500, val_interval=500)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=2000),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=1500),
 ]
 default_hooks = dict(checkpoint=dict(interval=250))

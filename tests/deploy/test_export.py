@@ -18,7 +18,7 @@ from xcit_mm.cli import export, infer
 from xcit_mm.deploy import check
 from xcit_mm.deploy import export as deploy
 from xcit_mm.deploy.export import report_path
-from xcit_mm.deploy.precision import to_half
+from xcit_mm.deploy.precision import split_linear, to_half
 from xcit_mm.deploy.support import check_supported
 from xcit_mm.errors import UserError
 
@@ -433,3 +433,28 @@ def test_float16_keeps_a_shape_that_only_float16_reads():
     (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {'x': x})
     # Four products of numbers below 1, each rounded to 11 bits.
     assert np.allclose(found, (x @ weight).reshape(3, 4), atol=8 * 2**-11)
+
+
+@pytest.mark.parametrize('bias', [[], ['bias']])
+def test_linear_layers_are_split_with_and_without_a_bias(bias):
+    """The exporter drops biases of zero, as those of random weights are."""
+    tensor, number = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    weight = np.random.default_rng(0).random((6, 4), np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node('Gemm', ['x', 'weight', *bias], ['y'], name='ffn/Gemm', transB=1)],
+        'graph',
+        [tensor('x', number, [2, 4])],
+        [tensor('y', number, [2, 6])],
+        [
+            onnx.numpy_helper.from_array(weight, 'weight'),
+            onnx.numpy_helper.from_array(np.arange(6, dtype=np.float32), 'bias'),
+        ],
+    )
+    split_linear(graph)
+    assert [node.op_type for node in graph.node] == ['MatMul', *(['Add'] if bias else [])]
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid('', 18)])
+    model.ir_version = 10
+    x = np.ones((2, 4), np.float32)
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {'x': x})
+    # Sums of four products of numbers below 1.
+    assert np.allclose(found, x @ weight.T + (np.arange(6) if bias else 0), atol=8 * 2**-22)

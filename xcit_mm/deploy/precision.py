@@ -188,18 +188,17 @@ def split_linear(graph: Any) -> None:
         nodes.append(node)
         if node.op_type != 'Gemm':
             continue
-        x, weight, bias = node.input
+        x, weight, *bias = node.input  # the exporter drops biases of zero
         if node.name not in chosen:
             node.input[1] = f'{node.name}/weight'
             nodes.insert(-1, helper.make_node('Identity', [weight], [node.input[1]]))
             continue
         matrix = numpy_helper.to_array(weights[weight]).T  # PyTorch stores (outputs, inputs)
         graph.initializer.append(numpy_helper.from_array(matrix.copy(), f'{node.name}/weight'))
-        product = helper.make_node(
-            'MatMul', [x, f'{node.name}/weight'], [f'{node.name}/product'], name=node.name
-        )
-        summed = helper.make_node('Add', [product.output[0], bias], node.output)
-        nodes[-1:] = [product, summed]
+        outputs = [f'{node.name}/product'] if bias else node.output
+        nodes[-1] = helper.make_node('MatMul', [x, f'{node.name}/weight'], outputs, name=node.name)
+        if bias:
+            nodes.append(helper.make_node('Add', [*outputs, *bias], node.output))
     _replace(graph.node, nodes)
     used = {name for node in nodes for name in node.input}
     _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

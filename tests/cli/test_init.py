@@ -154,6 +154,9 @@ def write_values(root, values):
         ([0, 1, 2], ['--void', 2], ['class_0', 'class_1'], [2, 255]),
         ([0, 1, 2], ['--classes-from', 1], ['class_1', 'class_2'], [255]),
         ([0, 1], ['--classes', 'a', 'b', 'c'], ['a', 'b', 'c'], [255]),
+        ([1, 2, 255], [], ['class_1', 'class_2'], [255]),
+        ([1, 2], ['--classes', 'a', 'b', 'c'], ['a', 'b', 'c'], [255]),
+        ([1, 2], ['--classes-from', 0], ['class_0', 'class_1', 'class_2'], [255]),
     ],
 )
 def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path):
@@ -162,7 +165,33 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
     cfg = Config.fromfile('data.py')
     assert list(cfg.metainfo.classes) == classes and cfg.void == void
     assert cfg.model.decode_head.num_classes == len(classes)
-    assert cfg.reduce_zero_label == ('--classes-from' in options)
+    assert cfg.reduce_zero_label == (classes[0] == 'class_1')
+
+
+def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):
+    """CamVid's void is its highest label, which nothing tells from a class."""
+    write_values(tmp_path / 'data', [0, 0, 1, 2])
+    words = ['segmentation', '--data', 'data', '--scratch', '--force']
+    assert call(init, *words) == 0
+    printed, written = capsys.readouterr().out, Path('data.py').read_text()
+    assert '0 is the first class, not unlabelled: 50.0 % of the pixels, in 3 of 3 files' in printed
+    assert '2 is a class, not void: 25.0 % of the pixels, in 3 of 3 files. If not: --void 2' in printed
+    comments = written.replace('\n# ', ' ')
+    assert 'Assumed: 2 is a class, not void' in comments
+    assert 'write [2, 255] and delete the last name' in comments
+    # As the comment says, two lines are to be changed.
+    lines = written.replace('void = [255]', 'void = [2, 255]').replace(", 'class_2')", ')')
+    Path('data.py').write_text(lines)
+    assert call(check, 'data.py') == 0
+    assert Config.fromfile('data.py').model.decode_head.num_classes == 2
+    for told in (['--void', 2, '--classes-from', 0], ['--classes', 'a', 'b', 'c']):
+        capsys.readouterr()
+        assert call(init, *words, *told) == 0 and 'assumed' not in capsys.readouterr().out
+    # A label that is in few images is a rare class, and 255 is void already.
+    for values in ([0, 1, 1, 1], [0, 1, 2, 255]):
+        write_values(tmp_path / 'data', values)
+        label(tmp_path / 'data/labels/a.png', [0, 1, 2])
+        assert call(init, *words) == 0 and '--void' not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -172,6 +201,7 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
         ([0, 1, 2], ['--classes', 'a', 'b'], '--void 2'),
         ([0, 1, 2], ['--void', 0], '--classes-from 1'),
         ([255, 255], [], 'All labels are ignored'),
+        ([1, 255], [], 'one class only, 1, next to what is ignored'),
     ],
 )
 def test_labels_that_cannot_be_meant_are_explained(values, options, message, tmp_path, capsys):

@@ -74,9 +74,9 @@ def choose(args: argparse.Namespace) -> Choice:
     words += ['--classes', *args.classes] if args.classes else []
     if args.task == 'segmentation':
         words += ['--void', *map(str, args.void)] if args.void else []
-        words += ['--classes-from', '1'] if args.classes_from else []
+        words += [] if args.classes_from is None else ['--classes-from', str(args.classes_from)]
     words += ['--scratch'] if args.scratch else ['--weights', args.weights] if args.weights else []
-    return Choice(arch, patch_size, weights, gpu, args.classes_from, shlex.join(words))
+    return Choice(arch, patch_size, weights, gpu, shlex.join(words))
 
 
 def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
@@ -133,6 +133,11 @@ def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
     print(f'{len(data.classes)} classes: {", ".join(data.classes)}')
     if report.errors:
         print(f'{report.errors} errors in the data: fix these first')
+    if data.assumed:
+        print('assumed, since the labels do not say:')
+        for option, text in data.assumed.items():
+            print(f'  {text}. If not: {option}')
+        print(f'  To change this, repeat the command with these options and --force, or edit {out}.')
     print(f'written: {out}\n')
     folder = f'work_dirs/{out.stem}'
     best = f'{folder}/best_*.pth'

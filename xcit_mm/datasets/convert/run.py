@@ -20,6 +20,7 @@ from ...files import check_writable, write_atomically
 from ..check import Problem, Report
 from ..check.images import check_image, large_images
 from ..check.run import in_threads
+from ..folders import contents_of
 from . import voc, yolo
 from .source import Item, Object, Source, split_items
 
@@ -146,13 +147,6 @@ def _find(folder: Path, kind: str | None, classes: list[str] | None) -> Source:
         return voc.find(folder) if kind == 'voc' else yolo.find(folder, classes)
     except UnicodeDecodeError as error:
         raise UserError(f'A list of images or classes in {folder} is not UTF-8: {error}.') from None
-
-
-def contents_of(folder: Path, limit: int = 4) -> str:
-    """The kinds of files in a folder and below, the most frequent first."""
-    kinds = Counter(p.suffix.lower() or 'no suffix' for p in folder.rglob('*') if p.is_file())
-    found = [f'{count} files with {kind}' for kind, count in kinds.most_common(limit)]
-    return ', '.join(found) or 'no files at all'
 
 
 def _shared(splits: dict[str, list[Item]]) -> list[Problem]:

@@ -101,18 +101,13 @@ def test_without_network_the_way_to_train_from_scratch_is_named(
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
     path = write_config(tmp_path, 'seg', small_data)
     weights = 'http://127.0.0.1:9/w.pth'  # nothing listens there
-    line = "model['backbone']['init_cfg'] = dict(type='Pretrained', checkpoint='{}')\n"
-    words = [str(path), '--work-dir', str(tmp_path / 'work')]
-    text = path.read_text()
-    for change, setting in (
-        (line.format(weights), 'model.backbone.init_cfg'),
-        (f"load_from = '{weights}'\n", 'load_from'),
-    ):
-        path.write_text(text + change)
-        assert train.main(words) == 2
-        error = capfd.readouterr().err.splitlines()[-1]
-        assert 'could not be downloaded' in error and '--scratch' in error
-        assert f'--cfg-options {setting}=None' in error
+    options = [f'model.backbone.init_cfg.{k}' for k in ('type=Pretrained', f'checkpoint={weights}')]
+    words = [str(path), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *options]
+    path.write_text(path.read_text() + "model['backbone']['init_cfg'] = dict()\n")
+    assert train.main(words) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert 'could not be downloaded' in error and '--scratch' in error
+    assert '--cfg-options model.backbone.init_cfg=None' in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')

@@ -111,7 +111,7 @@ WRONG = {
     'void 0': (dict(void=0), "class 'road'.* set reduce_zero_label=True instead"),
     'void of classes from 1': (dict(void=3, reduce_zero_label=True), 'they are 1 to 3'),
     'void too large': (dict(void=256), 'from 0 to 255'),
-    'other suffix': (dict(seg_map_suffix='_L.tif'), r"ends in _L.tif; .* Set seg_map_suffix='.png'"),
+    'other suffix': (dict(seg_map_suffix='_L.png'), "in _L.png; .* Set seg_map_suffix='.png'"),
     'other names': (
         dict(data_prefix=dict(img_path='images', seg_map_path='.'), seg_map_suffix='.tif'),
         'has 2 files with .jpg, 2 files with .png, and none has the name of an image',

@@ -61,6 +61,7 @@ class Data:
         masks (bool): Whether every object has a mask, for detection.
         suffix (str): What follows the name of an image in that of its labels, for segmentation.
         void (list[int]): The labels that are ignored, for segmentation.
+        unused (list[str]): Classes that are left out since they have no objects, for detection.
         named (bool): Whether the names of the classes are known.
         first (int): The label of the first class, for segmentation.
         assumed (dict[str, str]): What the labels do not say, by the option that says it.
@@ -74,6 +75,7 @@ class Data:
     masks: bool = False
     suffix: str = ''
     void: list[int] | None = None
+    unused: list[str] = field(default_factory=list)
     named: bool = True
     first: int = 0
     assumed: dict[str, str] = field(default_factory=dict)
@@ -145,7 +147,9 @@ def find_coco(
     masks = bool(objects) and all(one.get('segmentation') for one in objects)
     shown = 'val' if 'val' in contents else 'test' if 'test' in contents else 'train'
     example = folder / images[shown] / contents[shown]['images'][0]['file_name']
-    return Data(folder, splits, names, _median(sizes), example, masks=masks)
+    every = [str(category.get('name')) for category in contents['train']['categories']]
+    unused = [] if classes else [name for name in every if name not in names]
+    return Data(folder, splits, names, _median(sizes), example, masks=masks, unused=unused)
 
 
 def _coco_files(folder: Path) -> dict[str, Path]:

@@ -21,7 +21,7 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> None:
         UserError: If the evaluator's annotation file lacks images of the data set.
     """
     dataset: Any = loop.dataloader.dataset
-    for metric in loop.evaluator.metrics:  # type: ignore[attr-defined]
+    for metric in loop.evaluator.metrics:
         coco = getattr(metric, '_coco_api', None)
         if coco is None or getattr(metric, 'img_ids', ()) is not None:
             continue

@@ -45,7 +45,9 @@ def unlabelled(dataset: Any, infos: list[dict]) -> Problem | None:
     """
     folder = dataset.data_prefix.get('seg_map_path')
     # Folders elsewhere than on this machine's disk are not looked into.
-    if not folder or not os.path.isdir(folder) or any(os.path.isfile(info['seg_map_path']) for info in infos):
+    if not folder or not os.path.isdir(folder):
+        return None
+    if any(os.path.isfile(info['seg_map_path']) for info in infos):
         return None
     places = [Path(p) for p in (dataset.data_prefix.get('img_path') or '', folder)]
     images = (Path(os.path.relpath(info['img_path'], places[0])).as_posix() for info in infos)
@@ -54,7 +56,8 @@ def unlabelled(dataset: Any, infos: list[dict]) -> Problem | None:
     endings = label_endings(stems, labels)
     detail = f'no label has the name of an image and ends in {_either(dataset.seg_map_suffix)}; '
     if endings:
-        detail += f'the labels there end in {_either(endings[:3])}. Set seg_map_suffix={endings[0]!r}'
+        there = _either(endings[:3])
+        detail += f'the labels there end in {there}. Set seg_map_suffix={endings[0]!r}'
     else:
         detail += f'the folder has {contents_of(places[1])}, and none has the name of an image'
     return Problem('data set: no labels', str(folder), detail)

@@ -13,8 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
-
 from ...errors import UserError
 from ...files import check_writable, write_atomically
 from ..check import Problem, Report
@@ -22,7 +20,7 @@ from ..check.images import check_image, large_images
 from ..check.run import in_threads
 from ..folders import contents_of
 from . import voc, yolo
-from .source import Item, Object, Source, split_items
+from .source import Item, Object, Source, images_by_stem, split_items
 
 # Less is the rounding of a program that wrote the box.
 BORDER = 0.5
@@ -62,12 +60,11 @@ def find_format(folder: Path) -> str | None:
         return 'yolo'
     if voc.find_files(folder):
         return 'voc'
-    return 'yolo' if any(_has_labels(path) for path in sorted(folder.rglob('*.txt'))) else None
-
-
-def _has_labels(path: Path) -> bool:
-    beside = [path.parent, yolo.images_of(path)]
-    return any(place.joinpath(path.stem + s).is_file() for place in beside for s in IMAGE_SUFFIXES)
+    by_stem = functools.cache(images_by_stem)
+    for path in sorted(folder.rglob('*.txt')):
+        if any(path.stem in by_stem(place) for place in (path.parent, yolo.images_of(path))):
+            return 'yolo'
+    return None
 
 
 def convert_folder(

@@ -134,6 +134,31 @@ def test_errors_in_the_data_are_reported_and_the_config_is_written(small_shapes,
     assert 'label: missing' in capsys.readouterr().out and Path('labels.py').is_file()
 
 
+def test_names_of_files_may_have_spaces_capitals_and_any_letters(small_shapes, tmp_path, capsys):
+    source = write_yolo(small_shapes, tmp_path / 'source', description=False)
+    folder = tmp_path / 'my data'
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.suffix in ('.jpg', '.txt') and path.stem != 'classes':
+            suffix = path.suffix.replace('jpg', 'JPG')
+            shutil.copy(path, folder / f'Straße {path.stem}{suffix}')
+    words = ['detection', '--data', 'my data', '--scratch']
+    assert call(init, *words) == 2 and '--classes A B C' in capsys.readouterr().err
+    assert call(init, *words, '--classes', *CLASSES) == 0
+    printed = capsys.readouterr().out
+    assert "xcit-mm infer 'my data/Straße " in printed and 'are used' not in printed
+    # A second time, the converted files are used, which may be out of date.
+    assert call(init, *words, '--force') == 0
+    assert "xcit-mm convert-data 'my data' --force" in capsys.readouterr().out
+
+
+def test_classes_without_objects_are_left_out_aloud(small_shapes, tmp_path, capsys):
+    (tmp_path / 'coco').mkdir()
+    write_coco(small_shapes, tmp_path / 'coco')
+    assert call(init, 'detection', '--data', 'coco', '--scratch') == 0
+    assert 'left out, since they have no objects: never used' in capsys.readouterr().out
+
+
 def label(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), np.resize(np.array(values, np.uint8), (32, 32)))

@@ -26,7 +26,6 @@ class Choice:
         patch_size (int): 8 or 16.
         weights (str, optional): What training starts from; None is from scratch.
         gpu (bool): Whether training runs on a GPU.
-        first (int): The label of the first class, for segmentation.
         command (str): The command, for the first comment.
     """
 
@@ -34,7 +33,6 @@ class Choice:
     patch_size: int
     weights: str | None
     gpu: bool
-    first: int = 0
     command: str = ''
 
     @property
@@ -92,7 +90,7 @@ _base_ = 'xcit_mm::detection/{head}_xcit_{choice.arch}_{choice.patch_size}_1x.py
 # The data. The order of the classes is that of the annotation files.
 data_root = {_root(data)!r}
 metainfo = {_metainfo(data)}
-num_classes = {len(data.classes)}
+num_classes = len(metainfo['classes'])
 {_detector(data, choice)}
 {_load_from(choice)}
 # The size at which images are seen: width and height, kept in proportion. The median image has
@@ -165,10 +163,10 @@ _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_8
 # The data.{_on_names(data)}
 data_root = {_root(data)!r}
 metainfo = {_metainfo(data)}
-num_classes = {len(data.classes)}
-{_on_labels(choice)}
-reduce_zero_label = {bool(choice.first)}
-# Labels that are neither trained nor counted. 255 is always among them.
+num_classes = len(metainfo['classes'])
+{_on_labels(data)}
+reduce_zero_label = {bool(data.first)}
+{_on_void(data)}
 void = {data.void}
 
 # The size of the pieces that are cut out for training, in pixels. The median image has
@@ -274,8 +272,8 @@ def _on_names(data: Data) -> str:
     return '' if data.named else ' Replace the names by those of your classes.'
 
 
-def _on_labels(choice: Choice) -> str:
-    if choice.first:
+def _on_labels(data: Data) -> str:
+    if data.first:
         return _comment(
             'Classes are numbered from 1: label 1 is the first name, and 0 is ignored. If 0 is '
             'your first class, set this to False and name one class more.'
@@ -284,6 +282,14 @@ def _on_labels(choice: Choice) -> str:
         'Classes are numbered from 0: label 0 is the first name. If yours start at 1 and 0 means '
         'unlabelled, set this to True and leave the first name out.'
     )
+
+
+def _on_void(data: Data) -> str:
+    text = 'Labels that are neither trained nor counted. 255 is always among them.'
+    last = data.first + len(data.classes) - 1
+    if assumed := data.assumed.get(f'--void {last}'):
+        text += f' Assumed: {assumed}. If it is void, write [{last}, 255] and delete the last name.'
+    return _comment(text)
 
 
 def _detector(data: Data, choice: Choice) -> str:

@@ -458,8 +458,8 @@ def init(parser: argparse.ArgumentParser) -> None:
         '--classes-from',
         type=int,
         choices=(0, 1),
-        default=0,
-        help='segmentation: the label of the first class; with 1, label 0 is ignored (default: 0)',
+        help='segmentation: the label of the first class; with 1, label 0 is ignored (default: 0, '
+        'or 1 if no label is 0)',
     )
     parser.add_argument(
         '--coco-dir',

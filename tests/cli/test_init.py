@@ -134,6 +134,31 @@ def test_errors_in_the_data_are_reported_and_the_config_is_written(small_shapes,
     assert 'label: missing' in capsys.readouterr().out and Path('labels.py').is_file()
 
 
+def test_names_of_files_may_have_spaces_capitals_and_any_letters(small_shapes, tmp_path, capsys):
+    source = write_yolo(small_shapes, tmp_path / 'source', description=False)
+    folder = tmp_path / 'my data'
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.suffix in ('.jpg', '.txt') and path.stem != 'classes':
+            suffix = path.suffix.replace('jpg', 'JPG')
+            shutil.copy(path, folder / f'Straße {path.stem}{suffix}')
+    words = ['detection', '--data', 'my data', '--scratch']
+    assert call(init, *words) == 2 and '--classes A B C' in capsys.readouterr().err
+    assert call(init, *words, '--classes', *CLASSES) == 0
+    printed = capsys.readouterr().out
+    assert "xcit-mm infer 'my data/Straße " in printed and 'are used' not in printed
+    # A second time, the converted files are used, which may be out of date.
+    assert call(init, *words, '--force') == 0
+    assert "xcit-mm convert-data 'my data' --force" in capsys.readouterr().out
+
+
+def test_classes_without_objects_are_left_out_aloud(small_shapes, tmp_path, capsys):
+    (tmp_path / 'coco').mkdir()
+    write_coco(small_shapes, tmp_path / 'coco')
+    assert call(init, 'detection', '--data', 'coco', '--scratch') == 0
+    assert 'left out, since they have no objects: never used' in capsys.readouterr().out
+
+
 def label(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), np.resize(np.array(values, np.uint8), (32, 32)))
@@ -154,6 +179,9 @@ def write_values(root, values):
         ([0, 1, 2], ['--void', 2], ['class_0', 'class_1'], [2, 255]),
         ([0, 1, 2], ['--classes-from', 1], ['class_1', 'class_2'], [255]),
         ([0, 1], ['--classes', 'a', 'b', 'c'], ['a', 'b', 'c'], [255]),
+        ([1, 2, 255], [], ['class_1', 'class_2'], [255]),
+        ([1, 2], ['--classes', 'a', 'b', 'c'], ['a', 'b', 'c'], [255]),
+        ([1, 2], ['--classes-from', 0], ['class_0', 'class_1', 'class_2'], [255]),
     ],
 )
 def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path):
@@ -162,7 +190,34 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
     cfg = Config.fromfile('data.py')
     assert list(cfg.metainfo.classes) == classes and cfg.void == void
     assert cfg.model.decode_head.num_classes == len(classes)
-    assert cfg.reduce_zero_label == ('--classes-from' in options)
+    assert cfg.reduce_zero_label == (classes[0] == 'class_1')
+
+
+def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):
+    """CamVid's void is its highest label, which nothing tells from a class."""
+    write_values(tmp_path / 'data', [0, 0, 1, 2])
+    words = ['segmentation', '--data', 'data', '--scratch', '--force']
+    assert call(init, *words) == 0
+    printed, written = capsys.readouterr().out, Path('data.py').read_text()
+    assert '0 is the first class, not unlabelled: 50.0 % of the pixels, in 3 of 3 files' in printed
+    assert '2 is a class, not void: 25.0 % of the pixels, in 3 of 3 files' in printed
+    assert 'If not: --void 2' in printed
+    comments = written.replace('\n# ', ' ')
+    assert 'Assumed: 2 is a class, not void' in comments
+    assert 'write [2, 255] and delete the last name' in comments
+    # As the comment says, two lines are to be changed.
+    lines = written.replace('void = [255]', 'void = [2, 255]').replace(", 'class_2')", ')')
+    Path('data.py').write_text(lines)
+    assert call(check, 'data.py') == 0
+    assert Config.fromfile('data.py').model.decode_head.num_classes == 2
+    for told in (['--void', 2, '--classes-from', 0], ['--classes', 'a', 'b', 'c']):
+        capsys.readouterr()
+        assert call(init, *words, *told) == 0 and 'assumed' not in capsys.readouterr().out
+    # A label that is in few images is a rare class, and 255 is void already.
+    for values in ([0, 1, 1, 1], [0, 1, 2, 255]):
+        write_values(tmp_path / 'data', values)
+        label(tmp_path / 'data/labels/a.png', [0, 1, 2])
+        assert call(init, *words) == 0 and '--void' not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -172,6 +227,7 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
         ([0, 1, 2], ['--classes', 'a', 'b'], '--void 2'),
         ([0, 1, 2], ['--void', 0], '--classes-from 1'),
         ([255, 255], [], 'All labels are ignored'),
+        ([1, 255], [], 'one class only, 1, next to what is ignored'),
     ],
 )
 def test_labels_that_cannot_be_meant_are_explained(values, options, message, tmp_path, capsys):

@@ -119,6 +119,7 @@ def test_out_show_dir_and_tta(head, trained, tmp_path, capfd, monkeypatch):
         assert len(list((tmp_path / 'show').rglob('*.jpg'))) == 2
     else:
         assert len(list(out.glob('*.png'))) == 2
+        assert len(list((tmp_path / 'show').rglob('*.png'))) == 2
     assert call(*trained(head), '--out', out) == 2
     assert '--force' in capfd.readouterr().err
     if is_detector:

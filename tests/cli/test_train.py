@@ -95,6 +95,21 @@ def test_own_data_that_is_missing_is_not_to_be_downloaded(settings, tmp_path, mo
     assert 'cocodataset' not in str(raised.value) and 'custom_data.md' in str(raised.value)
 
 
+def test_without_network_the_way_to_train_from_scratch_is_named(
+    small_data, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
+    path = write_config(tmp_path, 'seg', small_data)
+    weights = 'http://127.0.0.1:9/w.pth'  # nothing listens there
+    options = [f'model.backbone.init_cfg.{k}' for k in ('type=Pretrained', f'checkpoint={weights}')]
+    words = [str(path), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *options]
+    path.write_text(path.read_text() + "model['backbone']['init_cfg'] = dict()\n")
+    assert train.main(words) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert 'could not be downloaded' in error and '--scratch' in error
+    assert '--cfg-options model.backbone.init_cfg=None' in error
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 def test_amp_without_cuda_is_refused(capfd):
     assert train.main([str(DETECTION), '--amp']) == 2

@@ -257,9 +257,9 @@ def leave_no_images(bad):
 
 EMPTY = {
     'suffix': ('seg', rename_images, '', 'images/training: no file ends in .jpg; the folder has '
-               'files of other types: 8 .JPG. Set img_suffix'),
+               '8 files with .JPG. Set img_suffix'),
     'no files': ('seg', lambda bad: [p.unlink() for p in bad.ade_image.parent.iterdir()], '',
-                 'images/training: no file ends in .jpg; the folder has no files'),
+                 'images/training: no file ends in .jpg; the folder has no files at all'),
     'empty list': ('seg', lambda bad: (bad.label.parents[2] / 'empty.txt').touch(),
                    "train_dataloader['dataset']['ann_file'] = 'empty.txt'\n",
                    'empty.txt: it lists no images'),

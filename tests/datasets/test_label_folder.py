@@ -111,7 +111,11 @@ WRONG = {
     'void 0': (dict(void=0), "class 'road'.* set reduce_zero_label=True instead"),
     'void of classes from 1': (dict(void=3, reduce_zero_label=True), 'they are 1 to 3'),
     'void too large': (dict(void=256), 'from 0 to 255'),
-    'no label': (dict(seg_map_suffix='.tif'), '2 of 2 images have no label in .*labels .*a.jpg'),
+    'other suffix': (dict(seg_map_suffix='_L.png'), "in _L.png; .* Set seg_map_suffix='.png'"),
+    'other names': (
+        dict(data_prefix=dict(img_path='images', seg_map_path='.'), seg_map_suffix='.tif'),
+        'has 2 files with .jpg, 2 files with .png, and none has the name of an image',
+    ),
 }
 
 
@@ -199,6 +203,14 @@ def test_the_check_lists_what_does_not_fit(folder, config, tmp_path, capfd):
     assert detail.startswith('the file has 3, 9; the config names 3 classes, 0 to 2')
     assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 2
     assert '1 of 2 images have no label' in capfd.readouterr().err
+
+
+def test_the_check_says_how_labels_end(folder, config, tmp_path):
+    root = folder(['a.jpg', 'deep/b.jpg'], 'labels/{}_mask.png')
+    status, found = problems(config(root, "seg_map_suffix='_L.png'"), tmp_path)
+    ((kind, file, detail),) = found
+    assert status == 1 and kind == 'data set: no labels' and file == str(root / 'labels')
+    assert detail.endswith("the labels there end in _mask.png. Set seg_map_suffix='_mask.png'")
 
 
 def test_classes_from_1_without_the_switch_are_explained(folder, config, tmp_path):

@@ -51,6 +51,16 @@ def test_own_data_in_a_config_of_the_built_in_data_draws_nothing(roots, empty_fo
     assert not (empty_folder / 'data').exists()
 
 
+def test_an_evaluator_without_its_annotations_is_told_which(empty_folder):
+    (empty_folder / 'mine' / 'train2017').mkdir(parents=True)
+    (empty_folder / 'mine' / 'annotations').mkdir()
+    (empty_folder / 'mine' / TRAIN['ann_file']).touch()
+    evaluator = dict(type='CocoMetric', ann_file='data/coco/annotations/instances_val2017.json')
+    text = message(config('mine', val_evaluator=evaluator))
+    assert 'instances_val2017.json does not exist (ann_file of val_evaluator' in text
+    assert text.endswith(f'of the data set in val_dataloader: mine/{TRAIN["ann_file"]}')
+
+
 def test_shapes_none_means_never(empty_folder):
     assert 'does not exist' in message(config('data/shapes/coco', shapes=None))
     assert not list(empty_folder.iterdir())

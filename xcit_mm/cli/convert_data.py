@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 from ..datasets.convert import Converted, convert_folder
@@ -35,9 +36,9 @@ def main(args: argparse.Namespace) -> int:
         write_atomically(args.json, converted.report.to_json())
         print(f'all problems: {args.json}')
     print(f'\n{_settings(converted, args.folder)}')
-    elsewhere = f' --coco-dir {args.out}' if args.out else ''
-    line = f'xcit-mm init detection --data {args.folder}{elsewhere}'
-    print(f'\nNext, write a config that trains on them: {line}')
+    words = ['xcit-mm', 'init', 'detection', '--data', str(args.folder)]
+    words += ['--coco-dir', str(args.out)] if args.out else []
+    print(f'\nNext, write a config that trains on them: {shlex.join(words)}')
     return 1 if converted.report.errors else 0
 
 
@@ -54,7 +55,7 @@ def print_converted(converted: Converted) -> None:
 
 def _settings(converted: Converted, folder: Path) -> str:
     """The lines of a config that read the files."""
-    lines = ['In a config:', f"  data_root = '{folder}/'"]
+    lines = ['In a config:', f'  data_root = {f"{folder}/"!r}']
     for split, path in converted.files.items():
         name = relative_to(path, folder)
         lines.append(f"  {split}: ann_file='{name}', data_prefix=dict(img='')")

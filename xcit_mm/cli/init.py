@@ -74,9 +74,9 @@ def choose(args: argparse.Namespace) -> Choice:
     words += ['--classes', *args.classes] if args.classes else []
     if args.task == 'segmentation':
         words += ['--void', *map(str, args.void)] if args.void else []
-        words += ['--classes-from', '1'] if args.classes_from else []
+        words += [] if args.classes_from is None else ['--classes-from', str(args.classes_from)]
     words += ['--scratch'] if args.scratch else ['--weights', args.weights] if args.weights else []
-    return Choice(arch, patch_size, weights, gpu, args.classes_from, shlex.join(words))
+    return Choice(arch, patch_size, weights, gpu, shlex.join(words))
 
 
 def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
@@ -87,6 +87,12 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     if args.format == 'auto':
         data = find_coco(args.data, coco_dir, args.classes, **options)
     kind = find_format(args.data) if args.format == 'auto' else args.format
+    if data is not None and kind is not None and coco_dir.is_dir():
+        where = f' --out {quote(args.coco_dir)}' if args.coco_dir else ''
+        print(
+            f'The annotations in {coco_dir} are used. If the data changed since they were written:'
+        )
+        print(f'  xcit-mm convert-data {quote(args.data)}{where} --force\n')
     if data is not None or kind is None:
         return data, 0
     converted = convert_folder(
@@ -130,14 +136,26 @@ def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
         print('\n'.join(report.examples()) + '\n')
     counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
     print(f'images: {counts}; median size {data.size[0]} x {data.size[1]}')
-    print(f'{len(data.classes)} classes: {", ".join(data.classes)}')
+    noun = 'class' if len(data.classes) == 1 else 'classes'
+    print(f'{len(data.classes)} {noun}: {", ".join(data.classes)}')
+    if data.unused:
+        print(f'left out, since they have no objects: {", ".join(data.unused)}')
     if report.errors:
         print(f'{report.errors} errors in the data: fix these first')
+    if data.assumed:
+        print('assumed, since the labels do not say:')
+        for option, text in data.assumed.items():
+            print(f'  {text}. If not: {option}')
+        print(f'  To change this, add these options and --force, or edit {out}.')
     print(f'written: {out}\n')
-    folder = f'work_dirs/{out.stem}'
-    best = f'{folder}/best_*.pth'
+    config, best = quote(out), f'work_dirs/{quote(out.stem)}/best_*.pth'
     print('Next:')
-    print(f'  xcit-mm check {out}')
-    print(f'  xcit-mm train {out}    # starts from {choice.weights or "scratch"}')
-    print(f'  xcit-mm test {out} {best}')
-    print(f'  xcit-mm infer {data.example} --config {out} --checkpoint {best}')
+    print(f'  xcit-mm check {config}')
+    print(f'  xcit-mm train {config}    # starts from {choice.weights or "scratch"}')
+    print(f'  xcit-mm test {config} {best}')
+    print(f'  xcit-mm infer {quote(data.example)} --config {config} --checkpoint {best}')
+
+
+def quote(path: Path | str) -> str:
+    """A path as a word of a command."""
+    return shlex.quote(str(path))

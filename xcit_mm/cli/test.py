@@ -108,6 +108,7 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     if args.show or args.show_dir:
         hook = cfg.default_hooks.visualization
         hook.draw = True
+        hook.interval = 1  # mmseg draws every 50th image by default
         hook.show, hook.wait_time = args.show, args.wait_time
         if args.show_dir and task == 'mmdet':
             # mmdet puts a relative path into a folder of the run.

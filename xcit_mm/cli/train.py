@@ -12,6 +12,7 @@ from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
 from ..datasets.present import check_datasets
 from ..engine import ProgressBarHook, what_resume_takes
 from ..errors import UserError
+from ..weights import DownloadError
 from .common import (
     DISK_FULL,
     build_runner,
@@ -65,12 +66,23 @@ def train(runner: Runner) -> None:
             f'{what_resume_takes(runner.work_dir)} Free some space first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
+    except DownloadError as error:
+        raise UserError(f'{error} {_without_weights(runner.cfg)}') from None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_resume_takes(runner.work_dir)) from None
     finally:
         for hook in runner.hooks:
             if isinstance(hook, ProgressBarHook):
                 hook.stop()  # the bar must not overdraw an error
+
+
+def _without_weights(cfg: Config) -> str:
+    """How to train without the weights that could not be downloaded."""
+    setting = 'load_from' if cfg.get('load_from') else 'model.backbone.init_cfg'
+    return (
+        f'To train from scratch, add --cfg-options {setting}=None; for your own data, "xcit-mm '
+        'init" with --scratch writes a config with a schedule for that.'
+    )
 
 
 def keep_seed(cfg: Config) -> None:

@@ -2,9 +2,8 @@
 
 import functools
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,8 +18,8 @@ from .check.coco import finite, read_coco
 from .check.images import large_images
 from .check.labels import ONE_BYTE_MODES
 from .check.run import in_threads
-from .convert.run import contents_of
-from .convert.source import SPLIT_NAMES, images_by_stem, split_randomly
+from .convert.source import SPLIT_NAMES, images_by_stem, read_text, split_randomly
+from .folders import contents_of, label_endings
 
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
 LABEL_FOLDERS = (
@@ -62,7 +61,10 @@ class Data:
         masks (bool): Whether every object has a mask, for detection.
         suffix (str): What follows the name of an image in that of its labels, for segmentation.
         void (list[int]): The labels that are ignored, for segmentation.
+        unused (list[str]): Classes that are left out since they have no objects, for detection.
         named (bool): Whether the names of the classes are known.
+        first (int): The label of the first class, for segmentation.
+        assumed (dict[str, str]): What the labels do not say, by the option that says it.
     """
 
     root: Path
@@ -73,7 +75,10 @@ class Data:
     masks: bool = False
     suffix: str = ''
     void: list[int] | None = None
+    unused: list[str] = field(default_factory=list)
     named: bool = True
+    first: int = 0
+    assumed: dict[str, str] = field(default_factory=dict)
 
 
 def relative_to(path: Path, folder: Path) -> str:
@@ -142,7 +147,9 @@ def find_coco(
     masks = bool(objects) and all(one.get('segmentation') for one in objects)
     shown = 'val' if 'val' in contents else 'test' if 'test' in contents else 'train'
     example = folder / images[shown] / contents[shown]['images'][0]['file_name']
-    return Data(folder, splits, names, _median(sizes), example, masks=masks)
+    every = [str(category.get('name')) for category in contents['train']['categories']]
+    unused = [] if classes else [name for name in every if name not in names]
+    return Data(folder, splits, names, _median(sizes), example, masks=masks, unused=unused)
 
 
 def _coco_files(folder: Path) -> dict[str, Path]:
@@ -233,7 +240,7 @@ def find_labels(
     generated: Path,
     classes: list[str] | None = None,
     void: list[int] | None = None,
-    first: int = 0,
+    first: int | None = None,
     val_fraction: float = 0.2,
     seed: int = 0,
     workers: int = 1,
@@ -246,7 +253,8 @@ def find_labels(
         classes (list[str], optional): The names of the classes. Defaults to None, those in
             ``classes.txt``.
         void (list[int], optional): Labels to ignore, next to 255. Defaults to None.
-        first (int): The label of the first class, 0 or 1. Defaults to 0.
+        first (int, optional): The label of the first class, 0 or 1. Defaults to None, 0 unless no
+            label is 0.
         val_fraction (float): The part for validation, if there are no splits.
         seed (int): The seed of that choice.
         workers (int): Threads that decode labels.
@@ -279,9 +287,12 @@ def find_labels(
             write_atomically(path, '\n'.join(part) + '\n')
             splits[name] = Split(relative_to(path, folder), *places, len(part))
     splits.setdefault('val', splits.get('test', splits['train']))
-    values = label_values(labels, workers)
+    values = LabelValues(labels, workers)
     ignored = sorted({IGNORED, *(void or ())})
-    names, named = _label_names(folder, classes, values, ignored, first)
+    given = _given_names(folder, classes)
+    start = _first_class(values, ignored, given) if first is None else first
+    names = _label_names(given, values, ignored, start)
+    assumed = _assumed(values, len(names), start, first, void) if given is None else {}
     image_folder = folder / splits['train'].images
     example = next(iter(images_by_stem(folder / splits['val'].images).values()))[0]
     return Data(
@@ -292,7 +303,9 @@ def find_labels(
         example,
         suffix=suffix,
         void=ignored,
-        named=named,
+        named=given is not None,
+        first=start,
+        assumed=assumed,
     )
 
 
@@ -318,26 +331,39 @@ def _label_suffix(images: Path, labels: Path) -> str:
     """What follows the name of an image in that of its labels: ``.png``, ``_mask.png``..."""
     names = [path.name for path in _label_files(labels)]
     stems = list(images_by_stem(images))
-    counts = Counter(n[len(stem) :] for stem in stems[:20] for n in names if n.startswith(stem))
-    if not counts:
+    endings = label_endings(stems, names)
+    if not endings:
         raise UserError(
             f'The labels in {labels} do not have the names of the images in {images}: '
             f'{names[0]} and {stems[0]}, for instance.'
         )
-    return max(counts, key=lambda end: (sum(stem + end in set(names) for stem in stems), -len(end)))
+    return endings[0]
 
 
-def label_values(paths: list[Path], workers: int) -> Counter:
-    """How many pixels have each label.
+class LabelValues(dict[int, tuple[int, int]]):
+    """For each label that occurs, the number of its pixels and of the files that have it.
+
+    Args:
+        paths (list[Path]): The label images.
+        workers (int): Threads that decode them.
 
     Raises:
         UserError: If labels are colours.
     """
-    counts = np.zeros(IGNORED + 1, np.int64)
-    with large_images():
-        for found in in_threads([functools.partial(_values, path) for path in paths], workers):
-            counts += found
-    return Counter({int(value): int(counts[value]) for value in np.flatnonzero(counts)})
+
+    def __init__(self, paths: list[Path], workers: int) -> None:
+        counts = np.zeros((2, IGNORED + 1), np.int64)
+        with large_images():
+            for found in in_threads([functools.partial(_values, path) for path in paths], workers):
+                counts += found, found > 0
+        super().__init__({int(v): (*counts[:, v].tolist(),) for v in np.flatnonzero(counts[0])})
+        self.files = len(paths)
+
+    def describe(self, value: int) -> str:
+        """How frequent a label is, in words."""
+        pixels, files = self[value]
+        share = 100 * pixels / sum(pixels for pixels, _ in self.values())
+        return f'{share:.1f} % of the pixels, in {files} of {self.files} files'
 
 
 def _values(path: Path) -> np.ndarray:
@@ -359,10 +385,40 @@ def _values(path: Path) -> np.ndarray:
     return np.bincount(pixels.ravel(), minlength=IGNORED + 1)
 
 
+def _given_names(folder: Path, classes: list[str] | None) -> list[str] | None:
+    """The names of the classes as given, or in ``classes.txt``; None if they are not known."""
+    if classes is not None or not (folder / 'classes.txt').is_file():
+        return classes
+    lines = read_text(folder / 'classes.txt').splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _first_class(values: LabelValues, ignored: list[int], names: list[str] | None) -> int:
+    """1 if no label is 0, unless there are names enough for a class 0 that does not occur."""
+    used = [value for value in values if value not in ignored]
+    return int(0 not in values and not (names and used and len(names) > max(used)))
+
+
+def _assumed(
+    values: LabelValues, count: int, start: int, first: int | None, void: list[int] | None
+) -> dict[str, str]:
+    """What is assumed of labels whose classes have no names, by the option that says otherwise."""
+    assumed = {}
+    if first is None and start:
+        assumed['--classes-from 0'] = 'classes start at 1, since no label is 0'
+    elif first is None:
+        assumed['--classes-from 1'] = f'0 is the first class, not unlabelled: {values.describe(0)}'
+    last = start + count - 1
+    # Void is in most images, and often has the highest number.
+    if not void and IGNORED not in values and count > 2 and 2 * values[last][1] >= values.files:
+        assumed[f'--void {last}'] = f'{last} is a class, not void: {values.describe(last)}'
+    return assumed
+
+
 def _label_names(
-    folder: Path, classes: list[str] | None, values: Counter, ignored: list[int], first: int
-) -> tuple[list[str], bool]:
-    """The names of the classes, and whether they are known."""
+    classes: list[str] | None, values: LabelValues, ignored: list[int], first: int
+) -> list[str]:
+    """The names of the classes, made up if they are not known."""
     if values.keys() == {0, IGNORED} and not first:
         raise UserError(
             'The labels are 0 and 255 only, as in black-and-white masks. Here 255 means that a '
@@ -378,11 +434,13 @@ def _label_names(
             f'Label {between[0]} cannot be ignored: classes are numbered without gaps, and there '
             f'are labels above it, up to {max(used)}.{zero}'
         )
-    if classes is None and (folder / 'classes.txt').is_file():
-        lines = (folder / 'classes.txt').read_text(encoding='utf-8-sig').splitlines()
-        classes = [line.strip() for line in lines if line.strip()]
+    if max(count, len(classes or ())) < 2:
+        raise UserError(
+            f'The labels have one class only, {first}, next to what is ignored: there is nothing '
+            'to tell apart. Pixels that are not of this class need a label of their own.'
+        )
     if classes is None:
-        return [f'class_{value}' for value in range(first, count + first)], False
+        return [f'class_{value}' for value in range(first, count + first)]
     if len(classes) < count:
         extra = sorted(value for value in used if value >= first + len(classes))
         raise UserError(
@@ -390,7 +448,7 @@ def _label_names(
             f'{first + len(classes) - 1}, but there are others: {", ".join(map(str, extra))}. '
             f'Name these classes too, or ignore them: --void {" ".join(map(str, extra))}.'
         )
-    return classes, True
+    return classes
 
 
 def _image_size(folder: Path) -> tuple[int, int]:

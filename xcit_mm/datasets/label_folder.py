@@ -16,6 +16,8 @@ from mmseg.datasets import BaseSegDataset
 from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
 
 from .check import DataError
+from .check.empty import unlabelled
+from .folders import stem_of
 
 # What LoadAnnotations writes for unlabelled pixels, and what losses and metrics ignore.
 IGNORED = 255
@@ -132,7 +134,7 @@ class LabelFolder(BaseSegDataset):
             folder, list_dir=False, recursive=True, backend_args=self.backend_args
         )
         for name in sorted(set(names) - set(others)):
-            stem = _stem(name, suffixes)
+            stem = stem_of(name, suffixes)
             if stem in found:
                 raise DataError(
                     f'{folder} has both {found[stem]} and {name}. Remove one of them, or set '
@@ -147,11 +149,13 @@ class LabelFolder(BaseSegDataset):
             return list(images)
         lines = mmengine.list_from_file(self.ann_file, backend_args=self.backend_args)
         names = filter(None, (line.strip() for line in lines))
-        return [n if n in images else _stem(n, self.img_suffix) or n for n in names]
+        return [n if n in images else stem_of(n, self.img_suffix) or n for n in names]
 
     def filter_data(self) -> list[dict]:
         """All images; raises if some have no label."""
         if self.unlabelled:
+            if problem := unlabelled(self, self.data_list):
+                raise DataError(f'{problem}.')
             folder, suffix = self.data_prefix['seg_map_path'], ' or '.join(self.seg_map_suffix)
             raise DataError(
                 f'{len(self.unlabelled)} of {len(self.data_list)} images have no label in {folder} '
@@ -165,11 +169,3 @@ def _suffixes(suffix: str | Sequence[str] | None) -> tuple[str, ...]:
     if suffix is None:
         return IMAGE_SUFFIXES
     return (suffix,) if isinstance(suffix, str) else tuple(suffix)
-
-
-def _stem(name: str, suffixes: tuple[str, ...]) -> str | None:
-    """A name without its suffix; None if it has none of them."""
-    # Any type of image includes .JPG; suffixes that a config names are exact.
-    compared = name.lower() if suffixes == IMAGE_SUFFIXES else name
-    fitting = [suffix for suffix in suffixes if compared.endswith(suffix)]
-    return name[: -len(max(fitting, key=len))] if fitting else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..configs import innermost_datasets
+from ..configs import innermost_datasets, nested_dicts
 from ..errors import UserError
 from .check.heads import check_names
 from .shapes import ensure_shapes
@@ -75,6 +75,23 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
             if _is_public(cfg.default_scope, dataset):
                 raise UserError(text + _how_to_get(cfg.default_scope))
             raise UserError(text + _what_is_there(loader, what, path))
+    for loader in loaders:
+        _check_evaluator(cfg, loader)
+
+
+def _check_evaluator(cfg: Config, loader: str) -> None:
+    """Raise if the annotation file of an evaluator does not exist, whose data set does."""
+    name = loader.replace('_dataloader', '_evaluator')
+    for evaluator in nested_dicts(cfg.get(name)):
+        path = evaluator.get('ann_file') or '://'
+        if '://' not in path and not Path(path).exists():
+            datasets = innermost_datasets(cfg.get(loader))
+            own = [path for one in datasets for what, path in _needed_paths(one) if 'ann' in what]
+            raise UserError(
+                f'{Path(path).absolute()} does not exist (ann_file of {name} in the config). It '
+                f'must name the annotation file of the data set in {loader}'
+                + (f': {own[0]}' if own else '.')
+            )
 
 
 def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:

@@ -15,6 +15,7 @@ from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
 from ..errors import TooSmallError, UserError, is_out_of_memory
 from .console import StartFilter, console_handlers, hide_noise
+from .evaluated import evaluate_own_images
 from .images import images_of
 from .start import describe_run, describe_work
 
@@ -62,11 +63,15 @@ class GuardedRunner(Runner):
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
-        return self.checked(super().build_val_loop(loop), 'validation data')
+        built = self.checked(super().build_val_loop(loop), 'validation data')
+        evaluate_own_images(built, 'val')
+        return built
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
-        return self.checked(super().build_test_loop(loop), 'test data')
+        built = self.checked(super().build_test_loop(loop), 'test data')
+        evaluate_own_images(built, 'test')
+        return built
 
     def checked(self, loop: BaseLoop, what: str) -> BaseLoop:
         """A loop; raises a :class:`UserError` if the model is for another number of classes."""

@@ -5,11 +5,12 @@ from .formats import recognise, unwrap
 from .hook import WeightsError
 from .initialize import PretrainedXCiT, inflate
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
-from .sources import download, published, read_weights, register, resolve_short_name
+from .sources import DownloadError, download, published, read_weights, register, resolve_short_name
 from .strict import use_strict_reader
 
 __all__ = [
     'CheckpointError',
+    'DownloadError',
     'PretrainedXCiT',
     'UnsafeCheckpointError',
     'WeightsError',

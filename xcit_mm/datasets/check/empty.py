@@ -1,9 +1,10 @@
-"""Explains why a data set has no images."""
+"""Explains why a data set has no images or no labels."""
 
-from collections import Counter
+import os
 from pathlib import Path
 from typing import Any
 
+from ..folders import contents_of, label_endings, stem_of
 from .problems import Problem
 
 
@@ -27,15 +28,40 @@ def empty(dataset: Any, found: int = 0) -> Problem:
         return Problem('data set: empty', dataset.ann_file, detail)
     if dataset.ann_file:
         return Problem('data set: empty', dataset.ann_file, 'it lists no images')
-    folder, suffix = dataset.data_prefix.get('img_path') or '', dataset.img_suffix
-    expected = ' or '.join([suffix] if isinstance(suffix, str) else suffix)
-    detail = f'no file ends in {expected}; {_content(Path(folder))}. Set img_suffix of the data set'
+    folder = dataset.data_prefix.get('img_path') or ''
+    detail = (
+        f'no file ends in {_either(dataset.img_suffix)}; the folder has '
+        f'{contents_of(Path(folder))}. Set img_suffix of the data set'
+    )
     return Problem('data set: empty', str(folder), detail)
 
 
-def _content(folder: Path) -> str:
-    suffixes = Counter(path.suffix or path.name for path in folder.rglob('*') if path.is_file())
-    if not suffixes:
-        return 'the folder has no files'
-    counts = [f'{count} {suffix}' for suffix, count in suffixes.most_common(5)]
-    return f'the folder has files of other types: {", ".join(counts)}'
+def unlabelled(dataset: Any, infos: list[dict]) -> Problem | None:
+    """The problem of a data set if none of its images has a label.
+
+    Args:
+        dataset (BaseSegDataset): The data set.
+        infos (list[dict]): What its ``load_data_list`` returned.
+    """
+    folder = dataset.data_prefix.get('seg_map_path')
+    # Folders elsewhere than on this machine's disk are not looked into.
+    if not folder or not os.path.isdir(folder):
+        return None
+    if any(os.path.isfile(info['seg_map_path']) for info in infos):
+        return None
+    places = [Path(p) for p in (dataset.data_prefix.get('img_path') or '', folder)]
+    images = (Path(os.path.relpath(info['img_path'], places[0])).as_posix() for info in infos)
+    stems = [stem_of(name, dataset.img_suffix) or name for name in images]
+    labels = (path.relative_to(places[1]).as_posix() for path in places[1].rglob('*.*'))
+    endings = label_endings(stems, labels)
+    detail = f'no label has the name of an image and ends in {_either(dataset.seg_map_suffix)}; '
+    if endings:
+        there = _either(endings[:3])
+        detail += f'the labels there end in {there}. Set seg_map_suffix={endings[0]!r}'
+    else:
+        detail += f'the folder has {contents_of(places[1])}, and none has the name of an image'
+    return Problem('data set: no labels', str(folder), detail)
+
+
+def _either(suffixes: Any) -> str:
+    return ' or '.join([suffixes] if isinstance(suffixes, str) else suffixes)

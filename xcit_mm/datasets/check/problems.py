@@ -10,6 +10,7 @@ SKIPPED = 'training skips the object, but evaluation still counts it'
 ERRORS = {
     'config: class count': 'a head has another number of classes than the data; the run stops',
     'data set: empty': 'there are no images to use; the run stops',
+    'data set: no labels': 'none of the images has a label; the run stops',
     'data set: reduce_zero_label': 'the data set and its pipeline contradict each other; the run '
     'stops',
     'annotations: not COCO': 'the file or an entry lacks what COCO files have; the run stops',

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .coco import STOPPING, check_coco, count_used, read_coco
-from .empty import empty
+from .empty import empty, unlabelled
 from .images import check_image, large_images
 from .labels import Labels, check_label, contradiction, never_used
 from .problems import CHANGED, ERRORS, LEFT_OUT, NOTES, Problem
@@ -193,6 +193,8 @@ def plan_labels(dataset: Any) -> Plan:
     infos = dataset.load_data_list()
     if not infos:
         return Plan([empty(dataset)])
+    if problem := unlabelled(dataset, infos):
+        return Plan([problem])
     allowed, values = Labels.of(dataset), np.zeros(256, bool)
 
     def job(info: dict) -> Callable[[], list[Problem]]:

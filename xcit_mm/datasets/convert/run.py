@@ -13,15 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
-
 from ...errors import UserError
 from ...files import check_writable, write_atomically
 from ..check import Problem, Report
 from ..check.images import check_image, large_images
 from ..check.run import in_threads
+from ..folders import contents_of
 from . import voc, yolo
-from .source import Item, Object, Source, split_items
+from .source import Item, Object, Source, images_by_stem, split_items
 
 # Less is the rounding of a program that wrote the box.
 BORDER = 0.5
@@ -61,12 +60,11 @@ def find_format(folder: Path) -> str | None:
         return 'yolo'
     if voc.find_files(folder):
         return 'voc'
-    return 'yolo' if any(_has_labels(path) for path in sorted(folder.rglob('*.txt'))) else None
-
-
-def _has_labels(path: Path) -> bool:
-    beside = [path.parent, yolo.images_of(path)]
-    return any(place.joinpath(path.stem + s).is_file() for place in beside for s in IMAGE_SUFFIXES)
+    by_stem = functools.cache(images_by_stem)
+    for path in sorted(folder.rglob('*.txt')):
+        if any(path.stem in by_stem(place) for place in (path.parent, yolo.images_of(path))):
+            return 'yolo'
+    return None
 
 
 def convert_folder(
@@ -146,13 +144,6 @@ def _find(folder: Path, kind: str | None, classes: list[str] | None) -> Source:
         return voc.find(folder) if kind == 'voc' else yolo.find(folder, classes)
     except UnicodeDecodeError as error:
         raise UserError(f'A list of images or classes in {folder} is not UTF-8: {error}.') from None
-
-
-def contents_of(folder: Path, limit: int = 4) -> str:
-    """The kinds of files in a folder and below, the most frequent first."""
-    kinds = Counter(p.suffix.lower() or 'no suffix' for p in folder.rglob('*') if p.is_file())
-    found = [f'{count} files with {kind}' for kind, count in kinds.most_common(limit)]
-    return ', '.join(found) or 'no files at all'
 
 
 def _shared(splits: dict[str, list[Item]]) -> list[Problem]:

@@ -1,0 +1,141 @@
+"""MAX_RESTARTS of tools/dist_train.sh: a run restarts and resumes by itself, to the same weights."""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engine import runs
+from xcit_mm.files import UNFINISHED
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+SEED = ['--seed', '1']
+
+
+class Worker:
+    """One of the processes that a launcher started, with what the kills need of ``Popen``."""
+
+    def __init__(self, pid, launcher):
+        self.pid, self.launcher = pid, launcher
+
+    def poll(self):
+        return None if self.pid in children(self.launcher) else -1
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, timeout):
+        assert runs.wait_for(lambda: self.poll() is not None, self.launcher, timeout)
+
+
+def children(launcher):
+    """The processes of a launcher, in the order of their ranks."""
+    listed = Path(f'/proc/{launcher.pid}/task/{launcher.pid}/children')
+    return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
+
+
+def new_workers(launcher, count, old=()):
+    """Wait until all processes have been started again."""
+
+    def are_there():
+        pids = children(launcher)
+        return len(pids) == count and not set(pids) & set(old)
+
+    assert runs.wait_for(are_there, launcher)
+    return [Worker(pid, launcher) for pid in children(launcher)]
+
+
+def dist_train(work_dir, config, processes, port, **env):
+    return runs.start(
+        work_dir, *SEED, executable='bash', launch=('tools/dist_train.sh', config, processes),
+        env={'PYTHON': sys.executable, 'PORT': str(port), **env},
+    )  # fmt: skip
+
+
+def end(launcher):
+    """End a launcher and its processes, which are in sessions of their own, as a power cut would."""
+    pids = [*children(launcher), launcher.pid]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    launcher.wait(timeout=60)
+
+
+def killed_run(work_dir, config, port, kills):
+    """One command that restarts itself after each of the kills, and not once more."""
+    chance = random.Random(0)
+    launcher = dist_train(work_dir, config, 2, port, MAX_RESTARTS=str(len(kills)))
+    try:
+        workers = new_workers(launcher, 2)
+        for kill in kills:
+            # Only the first one writes.
+            number = 0 if kill is runs.kill_while_writing else chance.randrange(2)
+            kill(workers[number], work_dir, chance)
+            runs.check_readable(work_dir)
+            workers = new_workers(launcher, 2, old=[worker.pid for worker in workers])
+        assert launcher.wait(timeout=600) == 0, runs.printed(work_dir)[-3000:]
+    finally:
+        end(launcher)
+
+
+def check_same(tmp_path, config, port, steps):
+    """Compare with an undisturbed run, and look for leftovers."""
+    whole = dist_train(tmp_path / 'whole', config, 2, port)
+    try:
+        assert whole.wait(timeout=600) == 0, runs.printed(tmp_path / 'whole')[-3000:]
+    finally:
+        end(whole)
+    one, two = (runs.trained(tmp_path / d / f'iter_{steps}.pth') for d in ('whole', 'killed'))
+    assert not runs.differences(one, two)
+    assert not list((tmp_path / 'killed').glob('*' + UNFINISHED))
+    assert runs.printed(tmp_path / 'killed').count('resumed after') >= 1
+
+
+KILLS = [
+    runs.kill_while_starting,  # before the first checkpoint
+    *[runs.kill_while_training, runs.kill_while_writing, runs.kill_while_training] * 3,
+]
+
+
+@pytest.mark.long
+def test_a_run_with_ten_killed_workers_ends_with_the_same_weights(small_data, tmp_path, free_port):
+    steps = 50
+    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)
+    killed_run(tmp_path / 'killed', config, free_port, KILLS)
+    check_same(tmp_path, config, free_port, steps)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('lost', [1, 0], ids=['second', 'first'])
+def test_a_machine_that_comes_back_takes_part_again(lost, small_data, tmp_path, free_port):
+    steps = 30
+    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)
+    work_dir = tmp_path / 'killed'
+
+    def start(rank):
+        return dist_train(
+            work_dir, config, 1, free_port,
+            NNODES='2', NODE_RANK=str(rank), MAX_RESTARTS='5', LOCAL_ADDR='127.0.0.1',
+        )  # fmt: skip
+
+    machines = [start(0), start(1)]
+    try:
+        assert runs.wait_for(lambda: runs.saved_step(work_dir) >= 3, machines[0])
+        end(machines[lost])
+        if lost == 0:  # it kept the list, so the other one ends and its scheduler restarts it too
+            assert machines[1].wait(timeout=120) != 0
+            machines[1] = start(1)
+        time.sleep(1)
+        machines[lost] = start(lost)
+        for machine in machines:
+            assert machine.wait(timeout=600) == 0, runs.printed(work_dir)[-3000:]
+    finally:
+        for machine in machines:
+            end(machine)
+    check_same(tmp_path, config, free_port, steps)

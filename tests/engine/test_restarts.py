@@ -1,4 +1,4 @@
-"""MAX_RESTARTS of tools/dist_train.sh: a run restarts and resumes by itself, to the same weights."""
+"""MAX_RESTARTS of tools/dist_train.sh: a run restarts and resumes by itself, to the same end."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def dist_train(work_dir, config, processes, port, **env):
 
 
 def end(launcher):
-    """End a launcher and its processes, which are in sessions of their own, as a power cut would."""
+    """End a launcher and its processes, which have sessions of their own, as a power cut does."""
     pids = [*children(launcher), launcher.pid]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

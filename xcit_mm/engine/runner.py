@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmengine.logging import MMLogger
+from mmengine.optim import OptimWrapper
+from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.runner.base_loop import BaseLoop
 from torch import nn
@@ -16,12 +18,14 @@ from ..datasets.guard import HINT, guarded
 from ..errors import TooSmallError, UserError, is_out_of_memory
 from .console import StartFilter, console_handlers, hide_noise
 from .images import images_of
+from .sharding import FullySharded, shard_optimizer
 from .start import describe_run, describe_work
 
 # The last hook before the first iteration.
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
 
 
+@RUNNERS.register_module()
 class GuardedRunner(Runner):
     """mmengine's runner with guarded data sets, and a start that fits on a screen.
 
@@ -74,6 +78,27 @@ class GuardedRunner(Runner):
         if self.cfg.get('check_classes', True):
             check_heads(self.model, self.cfg.get('model'), metainfo, what)
         return loop
+
+    def build_optim_wrapper(self, optim_wrapper: OptimWrapper | dict) -> OptimWrapper:
+        """As in mmengine, for the shards of a model that is to be sharded."""
+        if not isinstance(self.model, FullySharded) or isinstance(optim_wrapper, OptimWrapper):
+            return super().build_optim_wrapper(optim_wrapper)
+        self.model.shard()
+        built = super().build_optim_wrapper(optim_wrapper)
+        shard_optimizer(built.optimizer)
+        return built
+
+    def _init_model_weights(self) -> None:
+        if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
+            super()._init_model_weights()
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """As in mmengine; all processes of a sharded model give their part."""
+        if isinstance(self.model, FullySharded) and self.rank > 0:
+            self.model.module.state_dict()
+            if kwargs.get('save_optimizer', True):
+                self.optim_wrapper.state_dict()
+        super().save_checkpoint(*args, **kwargs)
 
     def resume(self, filename: str, *args: Any, **kwargs: Any) -> None:
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""

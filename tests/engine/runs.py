@@ -133,14 +133,15 @@ def saved_step(work_dir):
     return int(Path(find_latest_checkpoint(str(work_dir))).stem.split('_')[-1])
 
 
-def wait_for(condition, process, timeout=600):
+def wait_for(condition, process=None, timeout=600):
     """Wait until a condition holds; returns False if the process ends first."""
     end = time.monotonic() + timeout
     while not condition():
-        if process.poll() is not None:
+        if process is not None and process.poll() is not None:
             return False
         if time.monotonic() > end:
-            process.kill()
+            if process is not None:
+                process.kill()
             raise TimeoutError('the condition was never met')
         time.sleep(0.001)
     return True

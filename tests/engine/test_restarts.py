@@ -30,6 +30,9 @@ class Worker:
     def send_signal(self, number):
         os.kill(self.pid, number)
 
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
     def wait(self, timeout):
         assert runs.wait_for(lambda: self.poll() is not None, self.launcher, timeout)
 
@@ -38,6 +41,12 @@ def children(launcher):
     """The processes of a launcher, in the order of their ranks."""
     listed = Path(f'/proc/{launcher.pid}/task/{launcher.pid}/children')
     return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
+
+
+def is_alive(pid):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    return False
 
 
 def new_workers(launcher, count, old=()):
@@ -127,7 +136,9 @@ def test_a_machine_that_comes_back_takes_part_again(lost, small_data, tmp_path, 
     machines = [start(0), start(1)]
     try:
         assert runs.wait_for(lambda: runs.saved_step(work_dir) >= 3, machines[0])
-        end(machines[lost])
+        orphans = children(machines[lost])
+        machines[lost].kill()
+        assert runs.wait_for(lambda: not any(map(is_alive, orphans)), timeout=60)
         if lost == 0:  # it kept the list, so the other one ends and its scheduler restarts it too
             assert machines[1].wait(timeout=120) != 0
             machines[1] = start(1)

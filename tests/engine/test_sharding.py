@@ -6,15 +6,19 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
+from mmengine.hooks import EMAHook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
 from torch import distributed, multiprocessing, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.tiny import forget_runs
 from xcit_mm.engine import FullySharded
 from xcit_mm.engine.runner import GuardedRunner
+from xcit_mm.engine.sharding import check_supported
 from xcit_mm.errors import UserError
+from xcit_mm.large import SpreadXCiT
 from xcit_mm.models import XCiT
 
 from . import runs
@@ -107,6 +111,23 @@ def check_shards(runner):
         assert isinstance(state['exp_avg'], DTensor)
 
 
+def check_overflow():
+    """Check that an infinite gradient in one process cancels the scaled step of both."""
+    layer = fully_shard(nn.Linear(3, 4))
+    scaler = torch.amp.GradScaler('cpu', init_scale=4.0)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    for is_faulty in (True, False):
+        scaler.scale(layer(torch.ones(1, 3)).sum()).backward()
+        if is_faulty and distributed.get_rank() == 1:
+            layer.weight.grad.to_local().fill_(float('inf'))
+        before = layer.weight.to_local().clone()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert torch.equal(before, layer.weight.to_local()) == is_faulty
+        assert scaler.get_scale() == 2.0
+
+
 def work(rank, port, folder):
     os.environ.update(
         MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank),
@@ -128,6 +149,7 @@ def work(rank, port, folder):
     assert not torch.equal(clipped, torch.tensor(expected))
     # The norm is summed in another order: some roundings of 6e-8, amplified by the steps.
     torch.testing.assert_close(clipped_and_sharded, clipped, rtol=1e-5, atol=0)
+    check_overflow()
     distributed.destroy_process_group()
 
 
@@ -141,8 +163,21 @@ def test_sharded_training_equals_ddp(free_port, tmp_path):
     TinyRegressor().load_state_dict(expected['state_dict'])
 
 
-def test_parameters_without_dimensions_are_refused():
+def test_what_cannot_be_sharded_is_refused():
+    class Run:
+        cfg = Config(dict(find_unused_parameters=True))
+        hooks = (EMAHook(),)
+
     model = TinyRegressor()
     model.scale = nn.Parameter(torch.tensor(1.0))
-    with pytest.raises(UserError, match='such as scale'):
-        FullySharded(model).shard()
+    model.other = SpreadXCiT(ARCH, out_indices=(0, 1, 2), strides=(8, 16, 32))
+    expected = r'dimensions \(scale\) and SpreadXCiT and EMAHook and find_unused_parameters: leave'
+    with pytest.raises(UserError, match=expected):
+        check_supported(model, Run())
+    Run.cfg, Run.hooks = Config(), ()
+    check_supported(TinyRegressor(), Run())
+
+
+def test_another_runner_is_refused():
+    with pytest.raises(RuntimeError, match="runner_type = 'GuardedRunner'"):
+        FullySharded(TinyRegressor()).train_step({}, None)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mmengine.dist import broadcast
+from mmengine.hooks import EMAHook
 from mmengine.registry import MODEL_WRAPPERS
+from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -38,14 +40,13 @@ class FullySharded(nn.Module):
         self.parts: list[FSDPModule] = []
         self.is_gathered = False
 
-    def shard(self) -> None:
-        """Initialise the weights, the same in all processes, and shard them."""
-        scalars = [name for name, value in self.module.named_parameters() if value.ndim == 0]
-        if scalars:
-            raise UserError(
-                f'FullySharded cannot shard parameters without dimensions, such as {scalars[0]}: '
-                'train this model without model_wrapper_cfg.'
-            )
+    def shard(self, runner: Runner) -> None:
+        """Initialise the weights, the same in all processes, and shard them.
+
+        Args:
+            runner (Runner): The runner that trains the model.
+        """
+        check_supported(self.module, runner)
         self.module.init_weights()
         for tensor in self.module.state_dict().values():
             broadcast(tensor)
@@ -94,6 +95,27 @@ class FullySharded(nn.Module):
                 part.unshard()
             else:
                 part.reshard()
+
+
+def check_supported(model: nn.Module, runner: Runner) -> None:
+    """Raise a :class:`UserError` if something in a run does not work with shards.
+
+    Args:
+        model (nn.Module): The model.
+        runner (Runner): The runner.
+    """
+    scalars = [name for name, value in model.named_parameters() if value.ndim == 0]
+    # By name: xcit_mm.large is imported only by those who use it.
+    spread = any(type(part).__name__ == 'SpreadXCiT' for part in model.modules())
+    found = [f'parameters without dimensions ({scalars[0]})'] if scalars else []
+    found += ['SpreadXCiT'] if spread else []
+    found += ['EMAHook'] if any(isinstance(hook, EMAHook) for hook in runner.hooks) else []
+    found += ['find_unused_parameters'] if runner.cfg.get('find_unused_parameters') else []
+    if found:
+        raise UserError(
+            f'FullySharded does not work with {" and ".join(found)}: leave it out, or train '
+            'without model_wrapper_cfg.'
+        )
 
 
 def shard_optimizer(optimizer: Optimizer) -> None:

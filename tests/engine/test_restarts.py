@@ -4,18 +4,88 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from mmengine.config import Config
 
 from tests.engine import runs
+from xcit_mm.cli.train import choose_start
+from xcit_mm.errors import UserError
 from xcit_mm.files import UNFINISHED
+from xcit_mm_cli import parse_args
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 SEED = ['--seed', '1']
+
+
+def start_of(work_dir, argument):
+    """Whether a run resumes, and which weights it loads otherwise."""
+    cfg = Config(dict(work_dir=str(work_dir), resume=False, load_from='weights.pth'))
+    choose_start(cfg, argument)
+    return cfg.resume, cfg.load_from
+
+
+def test_a_run_that_may_be_restarted_always_resumes(tmp_path, monkeypatch):
+    # Killed before the first checkpoint, it starts as it did.
+    assert start_of(tmp_path, 'auto') == (False, 'weights.pth')
+    monkeypatch.setenv('TORCHELASTIC_MAX_RESTARTS', '3')
+    assert start_of(tmp_path, None) == (False, 'weights.pth')
+    (tmp_path / 'last_checkpoint').write_text('iter_1.pth')
+    assert start_of(tmp_path, None) == (True, None)
+    assert start_of(tmp_path, 'auto') == (True, None)
+    with pytest.raises(UserError, match='leave out --resume'):
+        start_of(tmp_path, 'iter_1.pth')
+    monkeypatch.setenv('TORCHELASTIC_MAX_RESTARTS', '0')  # of torchrun without restarts
+    assert start_of(tmp_path, None) == (False, 'weights.pth')
+    assert start_of(tmp_path, 'auto') == (True, None)
+
+
+def torchrun_arguments(words, **env):
+    """What tools/dist_train.sh would start."""
+    run = subprocess.run(
+        ['tools/dist_train.sh', *words],
+        cwd=runs.ROOT, env={**os.environ, 'PYTHON': 'echo', **env}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def test_the_examples_start_dist_train(tmp_path):
+    service, job = yaml.safe_load_all((runs.ROOT / 'examples/kubernetes.yaml').read_text())
+    spec, name = job['spec'], job['metadata']['name']
+    pod = spec['template']['spec']
+    (container,) = pod['containers']
+    env = {entry['name']: entry.get('value', '0') for entry in container['env']}
+    assert spec['completionMode'] == 'Indexed'
+    assert spec['completions'] == spec['parallelism'] == int(env['NNODES'])
+    assert service['metadata']['name'] == pod['subdomain']
+    assert env['MASTER_ADDR'] == f'{name}-0.{pod["subdomain"]}'
+    assert service['spec']['ports'][0]['port'] == int(env['PORT'])
+    assert container['command'][0] == 'tools/dist_train.sh'
+    assert (runs.ROOT / container['command'][1]).is_file()
+    started = torchrun_arguments(container['command'][1:], **env)
+    assert {'--nnodes=2', '--max-restarts=100', '--rdzv-endpoint=xcit-0.xcit:29500'} <= {*started}
+    parse_args('train', started[started.index('tools/train.py') + 1 :])
+
+    # Slurm: its commands are replaced, for they exist only there.
+    for command, body in (('scontrol', 'echo first; echo second'), ('srun', 'shift; exec "$@"')):
+        (tmp_path / command).write_text(f'#!/bin/bash\n{body}\n')
+        (tmp_path / command).chmod(0o755)
+    slurm = dict(SLURM_JOB_ID='7', SLURM_NNODES='2', SLURM_NODEID='1', SLURM_JOB_NODELIST='n[1-2]')
+    slurm |= dict(SLURM_GPUS_ON_NODE='4', PYTHON='echo', PATH=f'{tmp_path}:{os.environ["PATH"]}')
+    run = subprocess.run(
+        ['examples/slurm.sh', 'CONFIG', 'WORK_DIR', '--amp'],
+        cwd=runs.ROOT, env={**os.environ, **slurm}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '--nnodes=2 --nproc_per_node=4 --max-restarts=100' in run.stdout
+    assert '--rdzv-endpoint=first:20007 --rdzv-conf=is_host=0,' in run.stdout
+    assert run.stdout.endswith('CONFIG --launcher pytorch --work-dir WORK_DIR --amp\n')
 
 
 class Worker:
@@ -112,6 +182,7 @@ KILLS = [
 ]
 
 
+@on_cpu
 @pytest.mark.long
 def test_a_run_with_ten_killed_workers_ends_with_the_same_weights(small_data, tmp_path, free_port):
     steps = 50
@@ -120,6 +191,7 @@ def test_a_run_with_ten_killed_workers_ends_with_the_same_weights(small_data, tm
     check_same(tmp_path, config, free_port, steps)
 
 
+@on_cpu
 @pytest.mark.long
 @pytest.mark.parametrize('lost', [1, 0], ids=['second', 'first'])
 def test_a_machine_that_comes_back_takes_part_again(lost, small_data, tmp_path, free_port):

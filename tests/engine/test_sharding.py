@@ -24,7 +24,7 @@ from xcit_mm.models import XCiT
 from . import runs
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
-ARCH = dict(embed_dims=16, depth=3, num_heads=2, drop_path_rate=0.2, layer_scale_init=1.0)
+ARCH = dict(embed_dims=16, depth=2, num_heads=2, drop_path_rate=0.2, layer_scale_init=1.0)
 STEPS = 4
 
 
@@ -35,9 +35,7 @@ class TinyRegressor(BaseModel):
     def __init__(self):
         super().__init__()
         # The modules one by one, as they run when they are sharded.
-        self.backbone = XCiT(
-            ARCH, out_indices=(0, 1, 2), strides=(8, 16, 32), frozen_stages=1, fast=False
-        )
+        self.backbone = XCiT(ARCH, out_indices=(0, 1), strides=(8, 32), frozen_stages=1, fast=False)
         self.head = nn.Linear(16, 3)
         self.last = nn.Linear(3, 1)
         self.losses = []
@@ -61,7 +59,7 @@ class Noise(torch.utils.data.Dataset):
 
 
 def settings(work_dir, wrapper, **more):
-    hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', interval=1, by_epoch=False))
+    hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', interval=STEPS // 2, by_epoch=False))
     hooks |= dict(exact_resume=dict(type='ExactResumeHook'), non_finite=dict(type='NonFiniteHook'))
     loader = dict(dataset=dict(type='Noise'), batch_size=2, num_workers=0)
     loader |= dict(sampler=dict(type='SeededInfiniteSampler'))
@@ -86,7 +84,8 @@ def settings(work_dir, wrapper, **more):
 
 DDP = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
 SHARDED = dict(type='FullySharded')
-CLIP = {'optim_wrapper.clip_grad': dict(max_norm=0.1)}
+NEVER = dict(type='AtomicCheckpointHook', interval=-1, save_last=False)
+CLIP = {'optim_wrapper.clip_grad': dict(max_norm=0.1), 'default_hooks.checkpoint': NEVER}
 
 
 def train(work_dir, wrapper, resume=None, **options):
@@ -94,7 +93,7 @@ def train(work_dir, wrapper, resume=None, **options):
     cfg = Config(settings(work_dir, dict(wrapper)))
     cfg.merge_from_dict(options)
     if resume is not None:
-        cfg.resume, cfg.load_from = True, str(resume)
+        cfg.resume, cfg.load_from = True, None if resume is True else str(resume)
     forget_runs()
     runner = GuardedRunner.from_cfg(cfg)
     runner.train()
@@ -128,6 +127,13 @@ def check_overflow():
         assert scaler.get_scale() == 2.0
 
 
+def check_work_folders(folder, rank):
+    """Check that a resumed run stops if only one process finds the checkpoint."""
+    mine = folder / ('ddp' if rank == 0 else 'empty')
+    with pytest.raises(UserError, match='must be on a disk that all machines share'):
+        train(mine, DDP, resume=True)
+
+
 def work(rank, port, folder):
     os.environ.update(
         MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank),
@@ -150,6 +156,7 @@ def work(rank, port, folder):
     # The norm is summed in another order: some roundings of 6e-8, amplified by the steps.
     torch.testing.assert_close(clipped_and_sharded, clipped, rtol=1e-5, atol=0)
     check_overflow()
+    check_work_folders(folder, rank)
     distributed.destroy_process_group()
 
 
@@ -170,7 +177,7 @@ def test_what_cannot_be_sharded_is_refused():
 
     model = TinyRegressor()
     model.scale = nn.Parameter(torch.tensor(1.0))
-    model.other = SpreadXCiT(ARCH, out_indices=(0, 1, 2), strides=(8, 16, 32))
+    model.other = SpreadXCiT(ARCH, out_indices=(0, 1), strides=(8, 32))
     expected = r'dimensions \(scale\) and SpreadXCiT and EMAHook and find_unused_parameters: leave'
     with pytest.raises(UserError, match=expected):
         check_supported(model, Run())

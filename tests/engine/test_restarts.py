@@ -130,9 +130,10 @@ def new_workers(launcher, count, old=()):
     return [Worker(pid, launcher) for pid in children(launcher)]
 
 
-def dist_train(work_dir, config, processes, port, **env):
+def dist_train(work_dir, config, processes, port, *options, **env):
     return runs.start(
-        work_dir, *SEED, executable='bash', launch=('tools/dist_train.sh', config, processes),
+        work_dir, *SEED, *options,
+        executable='bash', launch=('tools/dist_train.sh', config, processes),
         env={'PYTHON': sys.executable, 'PORT': str(port), **env},
     )  # fmt: skip
 
@@ -146,10 +147,10 @@ def end(launcher):
     launcher.wait(timeout=60)
 
 
-def killed_run(work_dir, config, port, kills):
+def killed_run(work_dir, config, port, kills, *options):
     """One command that restarts itself after each of the kills, and not once more."""
     chance = random.Random(0)
-    launcher = dist_train(work_dir, config, 2, port, MAX_RESTARTS=str(len(kills)))
+    launcher = dist_train(work_dir, config, 2, port, *options, MAX_RESTARTS=str(len(kills)))
     try:
         workers = new_workers(launcher, 2)
         for kill in kills:
@@ -163,9 +164,9 @@ def killed_run(work_dir, config, port, kills):
         end(launcher)
 
 
-def check_same(tmp_path, config, port, steps):
+def check_same(tmp_path, config, port, steps, *options):
     """Compare with an undisturbed run, and look for leftovers."""
-    whole = dist_train(tmp_path / 'whole', config, 2, port)
+    whole = dist_train(tmp_path / 'whole', config, 2, port, *options)
     try:
         assert whole.wait(timeout=600) == 0, runs.printed(tmp_path / 'whole')[-3000:]
     finally:
@@ -189,6 +190,19 @@ def test_a_run_with_ten_killed_workers_ends_with_the_same_weights(small_data, tm
     config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)
     killed_run(tmp_path / 'killed', config, free_port, KILLS)
     check_same(tmp_path, config, free_port, steps)
+
+
+@on_cpu
+@pytest.mark.long
+def test_a_killed_sharded_run_ends_with_the_weights_of_ddp(small_data, tmp_path, free_port):
+    steps = 20
+    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps)
+    sharded = ['--cfg-options', 'model_wrapper_cfg.type=FullySharded']
+    kills = [runs.kill_while_training, runs.kill_while_writing]
+    killed_run(tmp_path / 'killed', config, free_port, kills, *sharded)
+    # Sharded modules run one by one.
+    plain = ['--cfg-options', 'model.backbone.fast=False']
+    check_same(tmp_path, config, free_port, steps, *plain)
 
 
 @on_cpu

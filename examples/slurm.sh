@@ -7,8 +7,8 @@
 set -euo pipefail
 CONFIG=$1 WORK_DIR=$2
 shift 2
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_ADDR NNODES=$SLURM_NNODES RUN_ID=$SLURM_JOB_ID MAX_RESTARTS=${MAX_RESTARTS:-100}
+MACHINES=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export MASTER_ADDR=${MACHINES%%$'\n'*} NNODES=$SLURM_NNODES RUN_ID=$SLURM_JOB_ID MAX_RESTARTS=${MAX_RESTARTS:-100}
 export PORT=${PORT:-$((20000 + SLURM_JOB_ID % 10000))} # other jobs may share the machine
 # One launcher per machine, each with the processes of that machine.
 # shellcheck disable=SC2016

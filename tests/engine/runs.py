@@ -11,6 +11,8 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
+from xcit_mm.files import UNFINISHED
+
 ROOT = Path(__file__).parents[2]
 
 # An iteration takes a few hundredths of a second and is followed by a checkpoint. Flips, crops,
@@ -131,17 +133,67 @@ def saved_step(work_dir):
     return int(Path(find_latest_checkpoint(str(work_dir))).stem.split('_')[-1])
 
 
-def wait_for(condition, process, timeout=600):
+def wait_for(condition, process=None, timeout=600):
     """Wait until a condition holds; returns False if the process ends first."""
     end = time.monotonic() + timeout
     while not condition():
-        if process.poll() is not None:
+        if process is not None and process.poll() is not None:
             return False
         if time.monotonic() > end:
-            process.kill()
+            if process is not None:
+                process.kill()
             raise TimeoutError('the condition was never met')
         time.sleep(0.001)
     return True
+
+
+def kill_while_starting(process, work_dir, chance):
+    """Kill it in the first seconds: imports, building, reading the checkpoint."""
+    time.sleep(chance.uniform(0, 8))
+    assert process.poll() is None
+    kill(process)
+
+
+def wait_for_steps(process, work_dir, chance):
+    """Wait until one to three more steps are saved."""
+    step = saved_step(work_dir) + chance.randint(1, 3)
+    assert wait_for(lambda: saved_step(work_dir) >= step, process)
+
+
+def kill_while_training(process, work_dir, chance):
+    """Kill it at a random time after a few steps: in forward, backward, validation or a save."""
+    wait_for_steps(process, work_dir, chance)
+    time.sleep(chance.uniform(0, 0.15))
+    assert process.poll() is None
+    kill(process)
+
+
+def kill_while_writing(process, work_dir, chance):
+    """Kill it while a checkpoint does not have its final name yet."""
+    wait_for_steps(process, work_dir, chance)
+
+    def is_writing():
+        return any(work_dir.glob('*.pth' + UNFINISHED))
+
+    while True:
+        assert wait_for(is_writing, process)
+        process.send_signal(signal.SIGSTOP)  # it must not finish before we check again
+        time.sleep(0.01)
+        if is_writing():
+            break
+        process.send_signal(signal.SIGCONT)
+    kill(process)
+    assert is_writing()
+
+
+def check_readable(work_dir):
+    """Check that every checkpoint is complete, above all the one that a resumed run would use."""
+    chosen = find_latest_checkpoint(str(work_dir))
+    paths = {str(path) for path in work_dir.glob('*.pth')}
+    assert chosen is None or chosen in paths
+    for path in paths:
+        content = load(path)
+        assert content['state_dict'] and content['optimizer'] and content['param_schedulers']
 
 
 def load(path):

@@ -1,10 +1,12 @@
 """What the commands share: error messages, configs, early checks, launchers."""
 
 import argparse
+import ctypes
 import errno
 import functools
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,7 @@ from ..weights import use_strict_reader
 # What classes raise if they cannot be built with the arguments of a config.
 BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 CONFIG_SUFFIXES = ('.py', '.json', '.yaml', '.yml')
+PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {
     **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),
@@ -238,6 +241,15 @@ def forget_prefix(cfg: Config) -> None:
             del node['_scope_']
 
 
+def end_with_launcher() -> None:
+    """Let Linux end this process when the torchrun that started it is killed.
+
+    Otherwise, it would keep training next to the processes of the torchrun that takes its place.
+    """
+    if 'TORCHELASTIC_RUN_ID' in os.environ and sys.platform == 'linux':
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def prepare(cfg: Config, args: argparse.Namespace) -> None:
     """Apply the settings that every run needs: work folder, launcher, this machine's limits."""
     if args.verbose:
@@ -247,6 +259,7 @@ def prepare(cfg: Config, args: argparse.Namespace) -> None:
     elif cfg.get('work_dir') is None:
         cfg.work_dir = os.path.join('work_dirs', Path(args.config.split('::')[-1]).stem)
     cfg.launcher = args.launcher
+    end_with_launcher()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         init_gloo(cfg)

@@ -1,6 +1,7 @@
 """Train a detector, a segmentor, a classifier or a backbone."""
 
 import argparse
+import os
 from logging import WARNING
 from pathlib import Path
 
@@ -48,9 +49,7 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             cfg.randomness.deterministic = True
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-    if args.resume == 'auto':
-        cfg.resume, cfg.load_from = True, None
-    elif args.resume is not None:
+    if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
 
 
@@ -83,6 +82,28 @@ def _without_weights(cfg: Config) -> str:
         f'To train from scratch, add --cfg-options {setting}=None; for your own data, "xcit-mm '
         'init" with --scratch writes a config with a schedule for that.'
     )
+
+
+def choose_start(cfg: Config, resume: str | None) -> None:
+    """Resume from the latest checkpoint if that was asked for and there is one.
+
+    Without one, the run starts as the config says. If torchrun may restart the run, it is asked for
+    each time: after a restart of the machine, nothing else tells that this is not the first start.
+
+    Args:
+        cfg (Config): The config, with its work folder.
+        resume (str, optional): ``auto`` or a checkpoint.
+    """
+    if int(os.environ.get('TORCHELASTIC_MAX_RESTARTS', 0)) > 0:
+        if resume not in (None, 'auto'):
+            raise UserError(
+                f'--resume {resume} would start again from this checkpoint after each restart. '
+                'With MAX_RESTARTS, a run resumes from the latest checkpoint in its work folder: '
+                f'leave out --resume. To start from these weights: --cfg-options load_from={resume}'
+            )
+        resume = 'auto'
+    if resume == 'auto' and find_latest_checkpoint(cfg.work_dir) is not None:
+        cfg.resume, cfg.load_from = True, None
 
 
 def keep_seed(cfg: Config) -> None:
@@ -121,6 +142,7 @@ def main(args: argparse.Namespace) -> int:
     check_pretrained(cfg)
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
+    choose_start(cfg, args.resume)
     keep_seed(cfg)
     runner = build_runner(cfg, args.config)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():

@@ -14,12 +14,14 @@ from .randomness import (
     SeededInfiniteSampler,
     SeededRepeatSampler,
 )
+from .sharding import FullySharded
 
 __all__ = [
     'AtomicCheckpointHook',
     'CompleteWeightsHook',
     'ExactIterBasedTrainLoop',
     'ExactResumeHook',
+    'FullySharded',
     'IncompleteWeightsError',
     'LoadWatch',
     'NonFiniteError',

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .images import json_number
+from .sharding import local
 
 
 class GradientWatch:
@@ -36,7 +37,7 @@ class GradientWatch:
 
     def _note(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self.norms[parameter] = torch.linalg.vector_norm(parameter.grad.detach())
+            self.norms[parameter] = torch.linalg.vector_norm(local(parameter.grad.detach()))
 
     def forget(self) -> None:
         """Start over before an iteration."""

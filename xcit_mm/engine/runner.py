@@ -2,10 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from mmengine.dist import all_gather_object, master_only
 from mmengine.logging import MMLogger
-from mmengine.runner import Runner
+from mmengine.optim import OptimWrapper
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner, find_latest_checkpoint
 from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
@@ -14,15 +18,18 @@ from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
 from ..errors import TooSmallError, UserError, is_out_of_memory
+from ..files import write_atomically
 from .console import StartFilter, console_handlers, hide_noise
 from .evaluated import evaluate_own_images
 from .images import images_of
+from .sharding import FullySharded, shard_optimizer
 from .start import describe_run, describe_work
 
 # The last hook before the first iteration.
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
 
 
+@RUNNERS.register_module()
 class GuardedRunner(Runner):
     """mmengine's runner with guarded data sets, and a start that fits on a screen.
 
@@ -79,6 +86,44 @@ class GuardedRunner(Runner):
         if self.cfg.get('check_classes', True):
             check_heads(self.model, self.cfg.get('model'), metainfo, what)
         return loop
+
+    def build_optim_wrapper(self, optim_wrapper: OptimWrapper | dict) -> OptimWrapper:
+        """As in mmengine, for the shards of a model that is to be sharded."""
+        if not isinstance(self.model, FullySharded) or isinstance(optim_wrapper, OptimWrapper):
+            return super().build_optim_wrapper(optim_wrapper)
+        self.model.shard(self)
+        built = super().build_optim_wrapper(optim_wrapper)
+        shard_optimizer(built.optimizer)
+        return built
+
+    def _init_model_weights(self) -> None:
+        if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
+            super()._init_model_weights()
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """As in mmengine; all processes of a sharded model give their part."""
+        if isinstance(self.model, FullySharded) and self.rank > 0:
+            self.model.module.state_dict()
+            if kwargs.get('save_optimizer', True):
+                self.optim_wrapper.state_dict()
+        super().save_checkpoint(*args, **kwargs)
+
+    @master_only
+    def dump_config(self) -> None:
+        """As in mmengine, but never half a file; the config may be one of the work folder."""
+        name = self.cfg.filename or f'{self.timestamp}.py'
+        write_atomically(Path(self.work_dir) / Path(name).name, self.cfg.dump())
+
+    def load_or_resume(self) -> None:
+        """As in mmengine; raises a :class:`UserError` if processes found different checkpoints."""
+        path = self._load_from or (find_latest_checkpoint(self.work_dir) if self._resume else None)
+        if len(set(all_gather_object((self._resume, path)))) > 1:
+            raise UserError(
+                f'The processes found different checkpoints in {self.work_dir}; process '
+                f'{self.rank} found {path or "none"}. The work folder must be on a disk that all '
+                'machines share.'
+            )
+        super().load_or_resume()
 
     def resume(self, filename: str, *args: Any, **kwargs: Any) -> None:
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""

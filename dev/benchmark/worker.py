@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from dev.memory import reset_peak, status
-from xcit_mm.models import XCiT
 
-from .candidates import TimmBackbone, build_backbone, build_detector, build_step
+from .candidates import build_backbone, build_detector, build_dino, build_step, share_weights
 
 
 def _build(job: dict[str, Any], candidate: dict[str, Any]) -> torch.nn.Module:
     torch.manual_seed(0)
-    build = build_detector if job['mode'] == 'detect' else build_backbone
+    builders = {'detect': build_detector, 'dino': build_dino}
+    build = builders.get(job['mode'], build_backbone)
     return build(**candidate).to(job['device'])
 
 
@@ -36,8 +36,7 @@ def _seconds(step: Any) -> float:
 def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
     """Times of two candidates in alternating order, on the same weights if both are XCiT."""
     first, second = (_build(job, candidate) for candidate in job['candidates'])
-    if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
-        second.load_state_dict(first.model.state_dict())
+    share_weights(first, second)
     steps = [_step(job, model) for model in (first, second)]
     for step in steps:
         step()  # warm-up

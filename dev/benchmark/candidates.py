@@ -1,7 +1,7 @@
 """The networks to measure: our backbone, timm's, and alternatives from mmdet."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,27 +100,44 @@ def build_dino(name: str, arch: str = 's12', patch_size: int = 16, **options: An
     """
     from xcit_mm.pretraining.dino import DINO
 
-    model = DINO(dict(type='XCiTClassifier', arch=arch, patch_size=patch_size, drop_path_rate=0.0,
-                      norm_cfg=dict(type='BN'), **options))  # fmt: skip
+    settings = dict(arch=arch, patch_size=patch_size, drop_path_rate=0.0, norm_cfg=dict(type='BN'))
+    model: Any = DINO(dict(type='XCiTClassifier', **settings, **options))
     if name == 'timm':
         for branch in (model.student, model.teacher):
             branch.backbone = TimmBackbone(arch, patch_size, pyramid=False).model
             branch.backbone.reset_classifier(0)
+            branch.head.last_layer = _normalised(branch.head.last_layer)
         model.teacher.requires_grad_(False)
         model.copy_student()
     return model
 
 
-def share_weights(first: nn.Module, second: nn.Module) -> None:
-    """Give the weights of timm's XCiT to ours, if that is what the two are."""
-    from xcit_mm.pretraining.dino import DINO
+def _normalised(layer: Any) -> nn.Module:
+    """The last layer of DINO's head with torch's weight normalisation, as its authors have it."""
+    linear = nn.Linear(layer.weight_v.shape[1], len(layer.weight_v), bias=False)
+    normalised = nn.utils.parametrizations.weight_norm(linear)
+    parts = normalised.parametrizations.weight
+    parts.original0.data, parts.original1.data = layer.weight_g.data, layer.weight_v.data
+    parts.original0.requires_grad = layer.weight_g.requires_grad
+    return normalised
 
+
+def share_weights(first: Any, second: Any) -> None:
+    """Give the weights of timm's XCiT to ours, if that is what the two are."""
     if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
         second.load_state_dict(first.model.state_dict())
-    if isinstance(first, DINO) and isinstance(second, DINO):
-        for one, other in ((first.student, second.student), (first.teacher, second.teacher)):
-            other.backbone.load_state_dict(one.backbone.state_dict())
-            other.head.load_state_dict(one.head.state_dict())
+    if hasattr(first, 'student') and hasattr(second, 'student'):
+        share_branches(first.student, second.student)
+        share_branches(first.teacher, second.teacher)
+
+
+def share_branches(first: Any, second: Any) -> None:
+    """Give the weights of DINO's student or teacher on timm's XCiT to the one on ours."""
+    second.backbone.load_state_dict(first.backbone.state_dict())
+    second.head.mlp.load_state_dict(first.head.mlp.state_dict())
+    parts = first.head.last_layer.parametrizations.weight
+    names = dict(weight_g=parts.original0, weight_v=parts.original1)
+    second.head.last_layer.load_state_dict(names)
 
 
 def crops_like(height: int, batch: int) -> tuple[Tensor, Tensor]:
@@ -178,7 +195,7 @@ def build_step(
 
     def dino() -> None:
         model.zero_grad(set_to_none=True)
-        model.loss(*crops)['loss'].backward()
+        cast(Any, model).loss(*crops)['loss'].backward()
 
     crops = [c.to(device) for c in crops_like(height, batch)] if mode == 'dino' else []
     model.train(mode in ('train', 'amp', 'dino'))

@@ -55,13 +55,12 @@ class UnlabelledFolder(BaseDataset):
         names = {path: path.relative_to(root) for path in paths}
         by_name = {str(name): path for path, name in names.items()}
         by_stem = {str(name.with_suffix('')): path for path, name in names.items()}
+        if not wanted:
+            raise DataError(f'{self.ann_file} names no images.')
         missing = wanted - by_name.keys() - by_stem.keys()
-        if missing or not wanted:
-            name = min(missing, default='')
+        if missing:
             raise DataError(
-                f'{self.ann_file} names {name}, which is not in {root.absolute()}.'
-                if missing
-                else f'{self.ann_file} names no images.'
+                f'{self.ann_file} names {min(missing)}, which is not in {root.absolute()}.'
             )
         return sorted({by_name.get(name) or by_stem[name] for name in wanted})
 

@@ -24,12 +24,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.dino_step',
         description='Measure a DINO step, from the crops to the gradients, on our XCiT and on the '
-        "one of timm, with the same weights and the head of DINO's authors: 2 crops of 224x224 and "
+        "one of timm, with the same weights and DINO's own head: 2 crops of 224x224 and "
         '8 of 96x96 per image. Times alternate within one process; memory is measured in a process '
         'of its own. Writes the table of docs/pretraining.md. Linux only.',
     )
     parser.add_argument('--archs', nargs='+', default=['s12', 'n12'], help='default: s12 n12')
-    parser.add_argument('--batch', type=int, default=4, help='images per step (default: 4)')
+    parser.add_argument('--batch', type=int, default=8, help='images per step (default: 8)')
     parser.add_argument(
         '--repetitions', type=int, default=7, help='how often each is timed (default: 7)'
     )

@@ -106,20 +106,9 @@ def build_dino(name: str, arch: str = 's12', patch_size: int = 16, **options: An
         for branch in (model.student, model.teacher):
             branch.backbone = TimmBackbone(arch, patch_size, pyramid=False).model
             branch.backbone.reset_classifier(0)
-            branch.head.last_layer = _normalised(branch.head.last_layer)
         model.teacher.requires_grad_(False)
         model.copy_student()
     return model
-
-
-def _normalised(layer: Any) -> nn.Module:
-    """The last layer of DINO's head with torch's weight normalisation, as its authors have it."""
-    linear = nn.Linear(layer.weight_v.shape[1], len(layer.weight_v), bias=False)
-    normalised = nn.utils.parametrizations.weight_norm(linear)
-    parts = normalised.parametrizations.weight
-    parts.original0.data, parts.original1.data = layer.weight_g.data, layer.weight_v.data
-    parts.original0.requires_grad = layer.weight_g.requires_grad
-    return normalised
 
 
 def share_weights(first: Any, second: Any) -> None:
@@ -127,17 +116,9 @@ def share_weights(first: Any, second: Any) -> None:
     if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
         second.load_state_dict(first.model.state_dict())
     if hasattr(first, 'student') and hasattr(second, 'student'):
-        share_branches(first.student, second.student)
-        share_branches(first.teacher, second.teacher)
-
-
-def share_branches(first: Any, second: Any) -> None:
-    """Give the weights of DINO's student or teacher on timm's XCiT to the one on ours."""
-    second.backbone.load_state_dict(first.backbone.state_dict())
-    second.head.mlp.load_state_dict(first.head.mlp.state_dict())
-    parts = first.head.last_layer.parametrizations.weight
-    names = dict(weight_g=parts.original0, weight_v=parts.original1)
-    second.head.last_layer.load_state_dict(names)
+        for branch, other in ((first.student, second.student), (first.teacher, second.teacher)):
+            other.backbone.load_state_dict(branch.backbone.state_dict())
+            other.head.load_state_dict(branch.head.state_dict())
 
 
 def crops_like(height: int, batch: int) -> tuple[Tensor, Tensor]:

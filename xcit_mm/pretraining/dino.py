@@ -10,28 +10,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-
-class Prototypes(nn.Module):
-    """A linear layer with weight normalisation, under the names of torch's ``weight_norm``.
-
-    The scores are divided by the lengths of the rows, not the rows themselves: with 65,536 rows, a
-    normalised copy of them and its gradient are as large as the rest of a small network.
-
-    Args:
-        in_dims (int): Width of the input.
-        out_dims (int): Number of prototypes.
-    """
-
-    def __init__(self, in_dims: int, out_dims: int) -> None:
-        super().__init__()
-        self.weight_g = nn.Parameter(torch.ones(out_dims, 1))
-        self.weight_v = nn.Parameter(nn.Linear(in_dims, out_dims, bias=False).weight.detach())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (B, out_dims) of inputs (B, in_dims)."""
-        lengths = torch.linalg.vector_norm(self.weight_v, dim=1)
-        return F.linear(x, self.weight_v) * (self.weight_g[:, 0] / lengths)
+from torch.nn.utils.parametrizations import weight_norm
 
 
 class DINOHead(BaseModule):
@@ -61,8 +40,10 @@ class DINOHead(BaseModule):
             nn.GELU(),
             nn.Linear(hidden_dims, bottleneck_dims),
         )
-        self.last_layer = Prototypes(bottleneck_dims, out_dims)
-        self.last_layer.weight_g.requires_grad = not norm_last_layer
+        self.last_layer = weight_norm(nn.Linear(bottleneck_dims, out_dims, bias=False))
+        lengths = self.last_layer.parametrizations.weight.original0
+        nn.init.ones_(lengths)
+        lengths.requires_grad = not norm_last_layer
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of the prototypes, (B, out_dims), from class tokens (B, in_dims)."""
@@ -130,7 +111,8 @@ class DINO(BaseModel):
         self.teacher_temp = 0.04  # DINOHook sets it
         self.center_momentum = center_momentum
         self.center: Tensor
-        self.register_buffer('center', torch.zeros(len(self.student.head.last_layer.weight_g)))
+        prototypes = self.student.head.last_layer.out_features
+        self.register_buffer('center', torch.zeros(prototypes))
         self.copy_student()
 
     def copy_student(self) -> None:

@@ -1,5 +1,5 @@
 # Fine-tuning at 384 pixels of what was distilled at 224. The authors gave no settings for it; these
-# are of DeiT's README, for 512 images: 30 epochs at a constant rate, after DeiT's warm-up from 1e-6.
+# are DeiT's, for 512 images: 30 epochs at a constant rate (README), after a warm-up from 1e-6.
 # Their teacher was fine-tuned at 384 as well and is not published: this is the one for 224. Configs
 # that inherit from this set arch, patch_size and the checkpoint.
 _base_ = ['./xcit_in1k.py', './teacher.py']

@@ -5,7 +5,6 @@ Needs data/bccd and data/camvid; docs/real_data.md says where they come from.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from xcit_mm.demo.curves import read_curves
 from xcit_mm.files import write_atomically
 from xcit_mm.models.ablations import ABLATIONS
 
-from .studies import Record, Study, Task, command, last_checkpoint, train
+from .studies import Record, Study, Task, add_run_arguments, command, last_checkpoint, train
 
 OUT = Path('work_dirs/pretraining_study')
 KNN = 'accuracy/knn'
@@ -128,13 +127,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all'
     )
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2], help='default: 0 1 2')
-    parser.add_argument(
-        '--threads', type=int, default=os.cpu_count() or 1, help='default: one per core'
-    )
-    parser.add_argument(
-        '--report', action='store_true', help='train nothing: write the page from earlier runs'
-    )
+    add_run_arguments(parser, seeds=[0, 1, 2])
     return parser.parse_args(argv)
 
 

@@ -4,7 +4,6 @@ Needs data/bccd and data/camvid; the page says where they come from and how to l
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.errors import UserError
 
-from .studies import Record, Study, Task
+from .studies import Record, Study, Task, add_run_arguments
 
 TASKS = {
     'bccd': Task(
@@ -62,13 +61,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         '--data', nargs='+', choices=TASKS, default=list(TASKS), help='default: both'
     )
     parser.add_argument('--models', nargs='+', metavar='NAME', help='default: all of the table')
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1], help='default: 0 1')
-    parser.add_argument(
-        '--threads', type=int, default=os.cpu_count() or 1, help='default: one per core'
-    )
-    parser.add_argument(
-        '--report', action='store_true', help='train nothing: write the page from earlier runs'
-    )
+    add_run_arguments(parser, seeds=[0, 1])
     return parser.parse_args(argv)
 
 

@@ -1,5 +1,6 @@
 """Trainings that are compared: each runs once, can be interrupted, and is recorded."""
 
+import argparse
 import json
 import os
 import re
@@ -170,6 +171,23 @@ class Study:
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
         axes.legend(frameon=False, loc='lower right', fontsize=8)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, seeds: list[int]) -> None:
+    """Add what the commands of all studies have.
+
+    Args:
+        parser (argparse.ArgumentParser): Of the command.
+        seeds (list[int]): Seeds by default.
+    """
+    shown = ' '.join(map(str, seeds))
+    parser.add_argument('--seeds', nargs='+', type=int, default=seeds, help=f'default: {shown}')
+    parser.add_argument(
+        '--threads', type=int, default=os.cpu_count() or 1, help='default: one per core'
+    )
+    parser.add_argument(
+        '--report', action='store_true', help='train nothing: write the page from earlier runs'
+    )
 
 
 def train(config: str, folder: Path, seed: int, threads: int, options: Sequence[str] = ()) -> float:

@@ -5,22 +5,14 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
-
-from mmengine.registry import MODELS
-from torch import nn
 
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.run import headline, start_record, write_record
 from xcit_mm.demo.steps import SEGMENTOR, read_metrics, run_step, steps
-from xcit_mm.models import XCiT
 
 RECORD = 'control.json'
 # Options of training and test that remove the attention from the backbone.
-WITHOUT_XCA = (
-    'model.backbone.type=XCiTWithoutXCA',
-    'custom_imports.imports=[xcit_mm,dev.control]',
-)
+WITHOUT_XCA = ('model.backbone.type=AblatedXCiT', 'model.backbone.ablation=without_xca')
 # Half of the images are negatives: only the whole image tells shape from ground.
 NEGATIVES = (
     'shapes.root=data/shapes_negatives',
@@ -30,28 +22,6 @@ NEGATIVES = (
         for split in ('train', 'val', 'test')
     ),
 )
-
-
-@MODELS.register_module()
-class XCiTWithoutXCA(XCiT):
-    """XCiT whose attention adds nothing, as in the first line of the paper's ablation table.
-
-    Args:
-        *args: As :class:`XCiT`.
-        **kwargs: As :class:`XCiT`.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._silence()
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        self._silence()
-
-    def _silence(self) -> None:
-        for layer in self.layers:
-            nn.init.zeros_(cast(nn.Parameter, layer.gamma1)).requires_grad_(False)
 
 
 def run_control(out_dir: Path, seed: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ from mmengine.hub import get_config
 from PIL import Image
 
 import xcit_mm_deploy
-from dev.gallery import write_numbers
+from dev.pages import write_between_marks
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
@@ -242,7 +242,7 @@ def run_benchmark(args: argparse.Namespace) -> int:
     folder = args.out_dir if args.quick else args.page.parent
     write_atomically(folder / 'deploy.json', json.dumps(data, indent=1) + '\n')
     if not args.quick:
-        write_numbers(args.page, {'precision': text})
+        write_between_marks(args.page, {'precision': text})
     return 0
 
 

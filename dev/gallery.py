@@ -13,10 +13,10 @@ from rich.progress import track
 from dev.class_probe import train_class_attention, with_class_attention
 from dev.margin import CocoObjects, auc
 from dev.object_margin import best, coco_objects, margin_rows
+from dev.pages import write_between_marks
 from xcit_mm.cli.common import explain_errors, load_config
 from xcit_mm.cli.visualize import load
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_atomically
 from xcit_mm.models.xcit import XCiT
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.drawing import as_array
@@ -111,24 +111,6 @@ def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Pa
         make(picture, subject, images[0], folder / f'visualization_{name}.png')
 
 
-def write_numbers(page: Path, numbers: dict[str, str]) -> None:
-    """Replace the text between marks of the page.
-
-    Args:
-        page (Path): The page.
-        numbers (dict): What goes between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
-    """
-    text = page.read_text(encoding='utf-8')
-    for name, number in numbers.items():
-        begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
-        before, found, rest = text.partition(begin)
-        _, also_found, after = rest.partition(end)
-        if not found or not also_found:
-            raise UserError(f'{page} must have the marks {begin} and {end}.')
-        text = f'{before}{begin}\n{number}\n{end}{after}'
-    write_atomically(page, text)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     return explain_errors(make_gallery, parse_args(argv))
 
@@ -151,7 +133,7 @@ def make_gallery(args: argparse.Namespace) -> int:
         'margin': f'\nOver {len(val)} validation images:\n\n{table}\n\n{sentence}\n',
         'classes': f'It does so with a mean AUC of {class_auc:.2f} on the validation images.',
     }
-    write_numbers(args.page, numbers)
+    write_between_marks(args.page, numbers)
     made = sorted(folder.glob('visualization_*.png'))
     size = sum(path.stat().st_size for path in made)
     print(f'{sentence}\n{len(made)} pictures ({size / 1e6:.1f} MB) in {folder}; page: {args.page}')

@@ -30,14 +30,7 @@ train_cfg = dict(max_epochs=4)
 optim_wrapper = _base_.short_run_optimizer
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=20),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        begin=0,
-        end=4,
-        convert_to_iter_based=True,
-        eta_min=1e-6,
-    ),
+    dict(**_base_.cosine, begin=0, end=4, eta_min=1e-6),
 ]
 auto_scale_lr = dict(enable=False)
 custom_hooks = [dict(type='ProgressBarHook', key_metric='top1')]

@@ -1,15 +1,11 @@
-# DINO with a small head on the built-in data set, without labels: minutes on two cores.
-_base_ = ['_base_/dino_300e.py', '../_base_/shapes_objects.py', '../_base_/short_run.py']
+# DINO on the built-in data set, without labels: a quarter of an hour on two cores.
+_base_ = ['_base_/dino_short.py', '../_base_/shapes_objects.py']
 
+epochs = 4
 crop = dict(type='CenterImageCrop', size=64, crop_ratio=1.0)
 test_pipeline = [_base_.load, crop, dict(type='PackImage')]
-model = dict(
-    backbone=dict(arch='n12', patch_size=8, drop_path_rate=0.0, norm_cfg=dict(type='BN')),
-    head=dict(out_dims=1024, hidden_dims=256, bottleneck_dims=64),
-)
+model = dict(backbone=dict(patch_size=8))
 train_dataloader = dict(
-    batch_size=32,
-    num_workers=1,
     dataset=dict(
         data_root=_base_.objects_root,
         data_prefix=dict(img_path='train2017'),
@@ -30,24 +26,6 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-train_cfg = dict(max_epochs=10, val_interval=5)
-# One parameter group would need one weight decay: the schedule raises that of the matrices alone.
-optim_wrapper = dict(type='OptimWrapper')
-auto_scale_lr = dict(enable=False)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=75),
-    dict(
-        type='CosineAnnealingLR',
-        eta_min=1e-6,
-        by_epoch=True,
-        begin=0,
-        end=10,
-        convert_to_iter_based=True,
-    ),
-]
-default_hooks = dict(
-    logger=dict(interval=25),
-    dino=dict(momentum=0.99, teacher_temp=(0.04, 0.04), temp_warmup_epochs=1),
-    checkpoint=dict(max_keep_ckpts=2),
-)
+train_cfg = dict(max_epochs=epochs, val_interval=1)
+param_scheduler = [_base_.short_warm_up, dict(**_base_.cosine, begin=0, end=epochs, eta_min=1e-6)]
 custom_hooks = [dict(type='ProgressBarHook', key_metric='knn')]

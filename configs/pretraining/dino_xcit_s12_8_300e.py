@@ -1,3 +1,3 @@
-_base_ = '_base_/dino_300e.py'
+_base_ = '_base_/dino_s12_300e.py'
 
-model = dict(backbone=dict(arch='s12', patch_size=8))
+model = dict(backbone=dict(patch_size=8))

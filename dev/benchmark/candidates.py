@@ -1,7 +1,7 @@
 """The networks to measure: our backbone, timm's, and alternatives from mmdet."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,46 @@ def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Mod
     return detector
 
 
+def build_dino(name: str, arch: str = 's12', patch_size: int = 16, **options: Any) -> nn.Module:
+    """DINO's student and teacher on our classifier or on timm's, with DINO's own head.
+
+    Args:
+        name (str): ``ours`` or ``timm``.
+        arch (str): Size of the XCiT.
+        patch_size (int): 8 or 16.
+        **options: More arguments of our :class:`XCiTClassifier`.
+    """
+    from xcit_mm.pretraining.dino import DINO
+
+    settings = dict(arch=arch, patch_size=patch_size, drop_path_rate=0.0, norm_cfg=dict(type='BN'))
+    model: Any = DINO(dict(type='XCiTClassifier', **settings, **options))
+    if name == 'timm':
+        for branch in (model.student, model.teacher):
+            branch.backbone = TimmBackbone(arch, patch_size, pyramid=False).model
+            branch.backbone.reset_classifier(0)
+        model.teacher.requires_grad_(False)
+        model.copy_student()
+    return model
+
+
+def share_weights(first: Any, second: Any) -> None:
+    """Give the weights of timm's XCiT to ours, if that is what the two are."""
+    if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
+        second.load_state_dict(first.model.state_dict())
+    if hasattr(first, 'student') and hasattr(second, 'student'):
+        for branch, other in ((first.student, second.student), (first.teacher, second.teacher)):
+            other.backbone.load_state_dict(branch.backbone.state_dict())
+            other.head.load_state_dict(branch.head.state_dict())
+
+
+def crops_like(height: int, batch: int) -> tuple[Tensor, Tensor]:
+    """DINO's crops of random images: 2 large ones, and 8 of 3/7 of their size."""
+    generator = torch.Generator().manual_seed(0)
+    small = round(height * 3 / 7)
+    large_crops = torch.randn(2, batch, 3, height, height, generator=generator)
+    return large_crops, torch.randn(8, batch, 3, small, small, generator=generator)
+
+
 def _mmdet_mask_rcnn() -> str:
     from mmengine.utils import get_installed_path
 
@@ -103,7 +143,7 @@ def build_step(
 
     Args:
         mode (str): ``infer``, ``train`` or ``amp`` (training under autocast) for a backbone,
-            ``detect`` for a detector.
+            ``detect`` for a detector, ``dino`` for what :func:`build_dino` returned.
         model (nn.Module): What :func:`build_backbone` or :func:`build_detector` returned.
         height (int): Height of the images.
         width (int): Their width.
@@ -134,8 +174,14 @@ def build_step(
         with torch.inference_mode():
             model(images, [sample], mode='predict')
 
-    model.train(mode in ('train', 'amp'))
-    work = {'infer': infer, 'train': train, 'amp': amp, 'detect': detect}[mode]
+    def dino() -> None:
+        model.zero_grad(set_to_none=True)
+        cast(Any, model).loss(*crops)['loss'].backward()
+
+    crops = [c.to(device) for c in crops_like(height, batch)] if mode == 'dino' else []
+    model.train(mode in ('train', 'amp', 'dino'))
+    works = {'infer': infer, 'train': train, 'amp': amp, 'detect': detect, 'dino': dino}
+    work = works[mode]
     if device == 'cpu':
         return work
 

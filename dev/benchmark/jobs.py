@@ -31,11 +31,11 @@ def run_job(
     """Measure in a separate process; see :mod:`.worker`.
 
     Args:
-        measure (str): ``pair``, ``one`` or ``rate``.
+        measure (str): ``pair``, ``agreement``, ``one`` or ``rate``.
         candidates (Sequence[dict]): Arguments of :func:`.candidates.build_backbone`, or of
             :func:`.candidates.build_detector`.
         size (tuple[int, int]): Height and width of the image.
-        mode (str): ``infer``, ``train``, ``amp`` (training under autocast) or ``detect``.
+        mode (str): ``infer``, ``train``, ``amp`` (training under autocast), ``detect`` or ``dino``.
         repetitions (int): How many times each is timed.
         threads (int): Threads of torch.
         batch (int): Number of images.

@@ -7,19 +7,26 @@ import contextlib
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from dev.memory import reset_peak, status
-from xcit_mm.models import XCiT
 
-from .candidates import TimmBackbone, build_backbone, build_detector, build_step
+from .candidates import (
+    build_backbone,
+    build_detector,
+    build_dino,
+    build_step,
+    crops_like,
+    share_weights,
+)
 
 
 def _build(job: dict[str, Any], candidate: dict[str, Any]) -> torch.nn.Module:
     torch.manual_seed(0)
-    build = build_detector if job['mode'] == 'detect' else build_backbone
+    builders = {'detect': build_detector, 'dino': build_dino}
+    build = builders.get(job['mode'], build_backbone)
     return build(**candidate).to(job['device'])
 
 
@@ -36,8 +43,7 @@ def _seconds(step: Any) -> float:
 def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
     """Times of two candidates in alternating order, on the same weights if both are XCiT."""
     first, second = (_build(job, candidate) for candidate in job['candidates'])
-    if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
-        second.load_state_dict(first.model.state_dict())
+    share_weights(first, second)
     steps = [_step(job, model) for model in (first, second)]
     for step in steps:
         step()  # warm-up
@@ -46,6 +52,29 @@ def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
         for index in (0, 1) if repetition % 2 else (1, 0):
             times[index].append(_seconds(steps[index]))
     return {'times': times}
+
+
+def measure_agreement(job: dict[str, Any]) -> dict[str, Any]:
+    """By how much, relatively, loss and gradients of DINO on timm's XCiT and on ours differ."""
+    timm, ours, copy = (cast(Any, _build(job, job['candidates'][i])) for i in (0, 1, 1))
+    share_weights(timm, ours)
+    crops = [crop.to(job['device']) for crop in crops_like(job['size'][0], job['batch'])]
+    losses = [model.train().loss(*crops)['loss'] for model in (timm, ours)]
+    for loss in losses:
+        loss.backward()
+    # timm's gradients travel as weights do, so that they get our names.
+    with torch.no_grad():
+        for parameter in timm.student.parameters():
+            parameter.copy_(parameter.grad if parameter.grad is not None else parameter)
+    share_weights(timm, copy)
+    pairs = zip(copy.student.parameters(), ours.student.parameters(), strict=True)
+    both = [(theirs.detach(), mine.grad) for theirs, mine in pairs if mine.grad is not None]
+    apart = torch.stack([(theirs - mine).square().sum() for theirs, mine in both]).sum().sqrt()
+    length = torch.stack([mine.square().sum() for _, mine in both]).sum().sqrt()
+    return {
+        'loss': abs(float(losses[0] - losses[1])) / abs(float(losses[1])),
+        'gradients': float(apart / length),
+    }
 
 
 def measure_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +149,12 @@ def _flops(job: dict[str, Any]) -> int:
     return counter.get_total_flops()
 
 
-MEASURES = {'pair': measure_pair, 'one': measure_one, 'rate': measure_rate}
+MEASURES = {
+    'pair': measure_pair,
+    'agreement': measure_agreement,
+    'one': measure_one,
+    'rate': measure_rate,
+}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from mmengine.registry import MODELS
 from dev import gallery, object_margin
 from dev.margin import CocoObjects, auc, token_cover, untrained
 from dev.margin import object_margin as measure
+from dev.pages import write_between_marks
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalise, query_key_magnitude
@@ -141,7 +142,7 @@ def test_the_command_prints_and_checks_the_margin(run, capsys):
 
 def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     page = tmp_path / 'page.md'
-    marks = [f'<!-- {name}: begin -->\nold\n<!-- {name}: end -->' for name in ('margin', 'classes')]
+    marks = [f'<!-- {name} -->\nold\n<!-- end of {name} -->' for name in ('margin', 'classes')]
     page.write_text(f'before\n{marks[0]}\nbetween {marks[1]}\nafter\n')
     monkeypatch.setattr(gallery, 'IMAGES', (0, 2))
     assert gallery.main(['--run', str(run), '--page', str(page)]) == 0
@@ -155,7 +156,7 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     assert 'page:' in capsys.readouterr().out
     page.write_text('no marks')
     with pytest.raises(UserError, match='marks'):
-        gallery.write_numbers(page, {'margin': 'text'})
+        write_between_marks(page, {'margin': 'text'})
     with pytest.raises(UserError, match='make demo'):
         gallery.find_run(tmp_path / 'nothing')
 

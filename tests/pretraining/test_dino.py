@@ -243,6 +243,12 @@ def test_configs_are_dinos(arch, patch):
     assert cfg.optim_wrapper.optimizer.lr == 5e-4
     crops = cfg.train_dataloader.dataset.pipeline[1]
     assert (crops.global_size, crops.local_size, crops.local_crops) == (224, 96, 8)
+    assert (crops.global_scale, crops.local_scale) == ((0.3, 1.0), (0.05, 0.3))
+    warm_up, decay = cfg.param_scheduler
+    assert (warm_up.end, decay.begin, decay.end, decay.eta_min) == (10, 10, 300, 1e-5)
+    is_small = arch == 's12'
+    assert cfg.model.backbone.drop_path_rate == (0.05 if is_small else 0.1)
+    assert cfg.model.get('head', {}).get('norm_last_layer', True) != is_small
     hook = cfg.default_hooks.dino
     assert (hook.teacher_temp, hook.temp_warmup_epochs) == ((0.04, 0.07), 30)
     check_survives_faults(cfg)

@@ -13,8 +13,10 @@ from mmengine.registry import MODELS, init_default_scope
 from tests.engine import runs
 from tests.tiny import ROOT, forget_runs, shrink
 from xcit_mm.cli import check, convert, infer, test, train
+from xcit_mm.datasets.check import DataError
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import CenterImageCrop, LoadChannels, MultiCrop, read_channels
+from xcit_mm.pretraining.folders import UnlabelledFolder
 from xcit_mm.weights import WeightsError, inflate, read_weights, recognise, unwrap
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
@@ -231,6 +233,26 @@ def failing(capfd, config, *arguments):
     forget_runs()
     assert train.main([str(config), *map(str, arguments)]) == 2
     return capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_list_chooses_the_images_of_a_folder(tmp_path):
+    for name in ('a.png', 'b c.png', 'below/d.jpg', 'e.png'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / name), np.zeros((4, 4, 3), np.uint8))
+    names = tmp_path / 'train.txt'
+    names.write_text('b c\nbelow/d.jpg\n\na.png\n')
+    settings = dict(data_root=str(tmp_path), data_prefix=dict(img_path='.'), pipeline=[])
+    data = UnlabelledFolder(ann_file='train.txt', **settings)
+    found = [data.get_data_info(i)['img_path'] for i in range(len(data))]
+    assert [path.removeprefix(f'{tmp_path}/') for path in found] == [
+        'a.png', 'b c.png', 'below/d.jpg',
+    ]  # fmt: skip
+    names.write_text('a.png\nf\n')
+    with pytest.raises(DataError, match='names f, which is not in'):
+        UnlabelledFolder(ann_file='train.txt', **settings)
+    names.write_text('\n')
+    with pytest.raises(DataError, match='names no images'):
+        UnlabelledFolder(ann_file='train.txt', **settings)
 
 
 @pytest.mark.long

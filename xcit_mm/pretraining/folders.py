@@ -31,19 +31,38 @@ class UnlabelledFolder(BaseDataset):
 
     Args:
         *args: As for mmengine's ``BaseDataset``. The folder is ``data_prefix['img_path']``, below
-            ``data_root``.
+            ``data_root``. ``ann_file`` may be a text file that lists the images to use, one path
+            below the folder per line, with or without its suffix.
         **kwargs: Likewise.
     """
 
     def load_data_list(self) -> list[dict]:
         """One dict per image, with ``img_path``."""
         root = Path(self.data_prefix['img_path'])
-        found = [dict(img_path=str(path)) for path in images_below(root)]
+        found = images_below(root)
         if not found:
             raise DataError(
                 f'{root.absolute()} has no images: files that end in one of {" ".join(SUFFIXES)}.'
             )
-        return found
+        if self.ann_file:
+            found = self._listed(found, root)
+        return [dict(img_path=str(path)) for path in found]
+
+    def _listed(self, paths: list[Path], root: Path) -> list[Path]:
+        """Those of the paths that the list names."""
+        lines = Path(self.ann_file).read_text(encoding='utf-8').splitlines()
+        wanted = {line.strip() for line in lines} - {''}
+        names = {path: path.relative_to(root) for path in paths}
+        by_name = {str(name): path for path, name in names.items()}
+        by_stem = {str(name.with_suffix('')): path for path, name in names.items()}
+        if not wanted:
+            raise DataError(f'{self.ann_file} names no images.')
+        missing = wanted - by_name.keys() - by_stem.keys()
+        if missing:
+            raise DataError(
+                f'{self.ann_file} names {min(missing)}, which is not in {root.absolute()}.'
+            )
+        return sorted({by_name.get(name) or by_stem[name] for name in wanted})
 
     def __getitem__(self, index: int) -> dict:
         """As in mmengine; raises a :class:`DataError` if too many files are of no use."""

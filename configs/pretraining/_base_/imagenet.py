@@ -5,7 +5,14 @@
 load = dict(type='LoadChannels', channels=3)
 train_pipeline = [
     dict(type='LoadChannels', channels=3, skip_unreadable=True),
-    dict(type='MultiCrop', global_size=224, local_size=96, local_crops=8),
+    dict(
+        type='MultiCrop',
+        global_size=224,
+        global_scale=(0.3, 1.0),
+        local_size=96,
+        local_scale=(0.05, 0.3),
+        local_crops=8,
+    ),
     dict(type='PackImage'),
 ]
 test_pipeline = [load, dict(type='CenterImageCrop', size=224), dict(type='PackImage')]

@@ -1,0 +1,18 @@
+# DINO on the training images of CamVid, without their labels. docs/real_data.md says where they
+# come from. The crops show things as large as the segmentor sees them.
+_base_ = '_base_/dino_photos.py'
+
+epochs = 16
+train_dataloader = dict(
+    dataset=dict(
+        data_root='data/camvid',
+        data_prefix=dict(img_path='images/train'),
+        pipeline=[
+            _base_.train_pipeline[0],
+            dict(**_base_.crops, global_scale=(0.2, 0.8), local_scale=(0.03, 0.2)),
+            dict(type='PackImage'),
+        ],
+    ),
+)
+train_cfg = dict(max_epochs=epochs)
+param_scheduler = [_base_.short_warm_up, dict(**_base_.cosine, begin=0, end=epochs, eta_min=1e-6)]

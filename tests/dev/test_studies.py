@@ -1,0 +1,75 @@
+"""Studies: runs happen once, and their results stand between the marks of a page."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dev import pretraining_study
+from dev.pretraining_study import STUDY, TASKS
+from dev.studies import Study, Task
+from tests.tiny import ROOT
+from xcit_mm.errors import UserError
+
+
+def record(task, model, seed, **metrics):
+    curve = {'100': 0.1, '200': 0.2}
+    known = dict(task=task, model=model, seed=seed, threads=1, processor_minutes=2.04)
+    return {**known, 'metrics': metrics, 'curve': curve}
+
+
+def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
+    page = tmp_path / 'page.md'
+    page.write_text((ROOT / 'docs/pretraining.md').read_text(encoding='utf-8'))
+    study = replace(
+        STUDY, out=tmp_path, page=page, records=tmp_path / 'r.json', picture=tmp_path / 'p.png'
+    )
+    monkeypatch.setattr(pretraining_study, 'STUDY', study)
+    args = pretraining_study.parse_args(['--report'])
+    with pytest.raises(UserError, match='no finished runs'):
+        pretraining_study.work(args)
+    records = [
+        record('camvid', model, seed, mIoU=10.0 * seed + shift, aAcc=50.0)
+        for model, shift in (('random', 0), ('DINO', 5))
+        for seed in range(3)
+    ]
+    dino = record('dino', 'camvid', 0, loss=3.0, iterations=352)
+    for number, one in enumerate([*records, {**dino, 'loss': {'25': 6.9, '352': 3.0}}]):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / 'record.json').write_text(json.dumps(one))
+    assert pretraining_study.work(args) == 0
+    text = page.read_text(encoding='utf-8')
+    assert '0.150 (0.050, 0.150, 0.250)' in text and '| camvid' in text and '6.9' in text
+    assert (tmp_path / 'p.png').stat().st_size and '7 runs' in capsys.readouterr().out
+    # The page keeps what it had when the runs are gone.
+    for path in tmp_path.glob('*/record.json'):
+        path.unlink()
+    assert pretraining_study.work(args) == 0 and page.read_text(encoding='utf-8') == text
+    page.write_text('no marks')
+    with pytest.raises(UserError, match='marks'):
+        pretraining_study.work(args)
+
+
+def test_the_study_has_its_configs():
+    for task in TASKS.values():
+        assert all((ROOT / config).is_file() for config in task.configs.values())
+    assert all((ROOT / config).is_file() for config in pretraining_study.DINO.values())
+
+
+@pytest.mark.long
+def test_a_run_is_made_once(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    options = ('shapes.train=40', 'shapes.val=6', 'train_dataloader.batch_size=8')
+    config = str(ROOT / 'dev/peers/xcit_n12_8_shapes_short.py')
+    task = Task(
+        't', {'m': config}, {'accuracy/top1': 'top-1'}, 'accuracy/top1', options=dict(m=options)
+    )
+    paths = dict(page=tmp_path, records=tmp_path / 'r.json', picture=tmp_path / 'p.png')
+    study = Study({'t': task}, tmp_path / 'out', **paths, first_column='start', by_time=False)
+    study.run('t', 'm', 0, 1)
+    (found,) = study.read_records()
+    assert 0 <= found['metrics']['accuracy/top1'] <= 100 and len(found['curve']) == 1
+    capfd.readouterr()
+    study.run('t', 'm', 0, 1)
+    assert not capfd.readouterr().out

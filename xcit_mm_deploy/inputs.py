@@ -87,8 +87,9 @@ def _walk(folder: str) -> Iterator[str]:
     """All files below a folder, sorted, without asking the disk about each of them."""
     with os.scandir(folder) as entries:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    folder = str(Path(folder))
     for name, is_folder in found:
-        path = str(Path(folder, name))
+        path = name if folder == os.curdir else os.path.join(folder, name)
         if is_folder:
             yield from _walk(path)
         else:

@@ -78,8 +78,10 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
             f'--no-vis leaves nothing to write for {sources[videos[0]]}: the result of a video is '
             'a video with the predictions drawn in.'
         )
-    out_dir, names = results.parent, ResultNames(sources)
-    outputs = [results, *(out_dir / 'vis' / f'{names[video]}.mp4' for video in videos)]
+    out_dir, outputs = results.parent, [results]
+    if videos:
+        names = ResultNames(sources)
+        outputs += [out_dir / 'vis' / f'{names[video]}.mp4' for video in videos]
     # First the results, then the shards, which other processes write before any result.
     existing = [path for path in outputs if path.exists()]
     if args.force:

@@ -54,3 +54,17 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capsys):
     with Display('shard 3/8', total=2, skipped=0, is_shown=False) as display:
         display.advance_inputs(skipped=0)
     assert capsys.readouterr().out == ''
+
+
+def test_a_success_counts_in_whichever_shard_it_is(tmp_path):
+    job = Job('', 'segmentation', 1, 1, [], '', annotated=False)
+    for folder, order in ((tmp_path / 'a', (1, 2)), (tmp_path / 'b', (2, 1))):
+        with open_journal(folder, job, Shard(0, order[0])) as journal:
+            journal.skip(0, 'a.jpg', 'cannot be read')
+        with open_journal(folder, job, Shard(0, order[1]), retry=True) as journal:
+            assert list(journal.left()) == [0]
+            journal.add(0, {})
+        records = Records(folder)
+        assert records.missing == 0 and len(list(records)) == 1 and not list(records.skipped())
+        with open_journal(folder, job, Shard(0, 3)) as journal:
+            assert not list(journal.left()) and not journal.skipped

@@ -28,9 +28,10 @@ from xcit_mm.cli.common import explain_errors, load_config, task_of
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
-from xcit_mm.inference import find_images, infer, load_predictor
+from xcit_mm.inference import find_sources, infer, load_predictor
 from xcit_mm.weights import read_weights
 from xcit_mm_cli.arguments import positive
+from xcit_mm_deploy.inputs import Source
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -82,12 +83,12 @@ class Subject:
         self.predictor = load_predictor(cfg, self.task, str(self.checkpoint), 'cpu')
         self.first = ''
 
-    def problems(self, images: list[Path]) -> Iterator[str]:
+    def problems(self, images: list[Source]) -> Iterator[str]:
         """Process the images; yield what went wrong."""
         shutil.rmtree(self.results, ignore_errors=True)
         self.results.mkdir()
         try:
-            skipped = infer(self.predictor, images, self.results, SCORE_THR)
+            skipped = infer(self.predictor, images, self.results, SCORE_THR).skipped
             readings = read_at_once(str(self.checkpoint))
         except Exception as error:  # a long run continues with the next round
             yield f'{type(error).__name__}: {error}'
@@ -124,7 +125,7 @@ def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = make_shapes(folder / 'shapes', 1, images, size)
-        paths = find_images([str(data / 'coco' / 'val2017')])
+        paths = find_sources([str(data / 'coco' / 'val2017')])
         subjects = [Subject(config, folder) for config in CONFIGS]
         while len(report.memory) < 2 or time.monotonic() - start < 60 * minutes:
             number = len(report.memory) + 1

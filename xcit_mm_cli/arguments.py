@@ -129,13 +129,16 @@ def infer(parser: argparse.ArgumentParser) -> None:
         'Detect or segment in images and videos. Writes pictures (vis/) and predictions: COCO JSON '
         'for detection, label PNGs for segmentation. For a video, writes a video with the '
         'predictions drawn in. '
-        'If interrupted, rerun it to continue. Exit status 1 if an image was skipped.'
+        'If interrupted, rerun it to continue. Exit status 1 if an image was skipped. '
+        'Several processes share the inputs (see below).'
     )
     parser.add_argument(
         'inputs',
         nargs='+',
-        metavar='IMAGE|FOLDER|GLOB|VIDEO|CAMERA',
-        help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video)',
+        metavar='IMAGE|FOLDER|GLOB|@LIST|VIDEO|CAMERA',
+        help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video). '
+        'Quote globs that match many files. @LIST is a text file with one path per line, relative '
+        'to the current folder',
     )
     models = parser.add_mutually_exclusive_group(required=True)
     models.add_argument('--config', help='a config file, with --checkpoint')
@@ -162,7 +165,45 @@ def infer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--no-vis', action='store_true', help='predictions only, no pictures')
     parser.add_argument('--force', action='store_true', help='overwrite earlier results')
+    parser.add_argument(
+        '--retry-skipped',
+        action='store_true',
+        help='when continuing, try again what was skipped before the interruption',
+    )
+    _several_processes(parser)
     _large_images(parser)
+
+
+def _several_processes(parser: argparse.ArgumentParser) -> None:
+    several = parser.add_argument_group(
+        'several processes',
+        'Processes that torchrun, srun or mpirun start share the inputs, on any number of '
+        'machines with a common folder. Each writes its own file to OUT_DIR/shards. If some are '
+        'killed, rerun the same command, with as many processes as you like: it does what is '
+        'missing. At the end, "xcit-mm merge OUT_DIR" writes what one process would have written. '
+        'Exit status 0 if a process did its share; merge reports what was skipped.',
+    )
+    several.add_argument(
+        '--shard',
+        type=_shard,
+        metavar='I/N',
+        help='do the I-th of N shares, 1/N to N/N, if there is no launcher (an array of jobs)',
+    )
+
+
+def merge(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Put together what several processes of "xcit-mm infer" have found. Writes the files that '
+        'one process would have written, checks that every image is done, and lists those that '
+        'were skipped. Then deletes the shards, if nothing is missing or skipped. Exit status: 0 '
+        'if every image was used, 1 if some were skipped, 2 if some are missing.'
+    )
+    parser.add_argument('out_dir', metavar='OUT_DIR', help='the --out-dir of infer')
+    parser.add_argument(
+        '--allow-missing',
+        action='store_true',
+        help='merge what is there, with exit status 1, and keep the shards',
+    )
 
 
 def _large_images(parser: argparse.ArgumentParser) -> None:
@@ -580,6 +621,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def _shard(text: str) -> tuple[int, int]:
+    """The index, from 0, and the number of shares."""
+    part, _, count = text.partition('/')
+    if not (part.isdecimal() and count.isdecimal() and 1 <= int(part) <= int(count)):
+        raise argparse.ArgumentTypeError(f'{text!r} must be I/N, from 1/N to N/N')
+    return int(part) - 1, int(count)
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0 to 2**32 - 1')
@@ -643,6 +692,7 @@ COMMANDS = {
     'train': Command('train a detector, a segmentor, a classifier or a backbone', train),
     'test': Command('measure the accuracy of a trained model', test),
     'infer': Command('detect or segment in images and videos', infer, infer_problem),
+    'merge': Command('put together what several processes of infer have found', merge),
     'export': Command('write a model to one file, ONNX or torch.export, and check it', export),
     'visualize': Command('draw what an XCiT looks at', visualize),
     'check': Command('find problems in a data set', check),

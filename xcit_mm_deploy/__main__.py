@@ -10,7 +10,7 @@ import numpy as np
 
 from . import coco
 from .errors import ImageError, UserError
-from .inputs import find_images, read_image, result_names
+from .inputs import ResultNames, find_images, read_image
 from .model import load
 from .results import Detections
 
@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
         )
     kinds = coco.categories(model.classes, model.category_ids)
     images, found, skipped = [], [], {}
-    names = result_names(paths)
+    names = ResultNames(paths)
     for number, path in enumerate(paths, 1):
-        name = names[path]
+        name = names[number - 1]
         try:
             image = read_image(path)
             result = model(image)

@@ -26,12 +26,12 @@ def categories(classes: Sequence[str], ids: Sequence[int] | None) -> list[dict[s
     return [{'id': i, 'name': name} for i, name in zip(numbers, classes, strict=True)]
 
 
-def image_entry(number: int, path: Path, shape: tuple[int, ...]) -> dict[str, Any]:
+def image_entry(number: int, path: str | Path, shape: tuple[int, ...]) -> dict[str, Any]:
     """COCO's entry of an image.
 
     Args:
         number (int): Its id.
-        path (Path): The file.
+        path (str or Path): The file.
         shape (tuple[int]): Its height and width.
     """
     return {'id': number, 'file_name': str(path), 'height': shape[0], 'width': shape[1]}

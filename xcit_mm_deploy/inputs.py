@@ -5,7 +5,7 @@ import itertools
 import mimetypes
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -16,71 +16,139 @@ from .errors import ImageError, UserError
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
 
 VIDEO_SUFFIXES = ('.mp4', '.m4v', '.avi', '.mov', '.mkv', '.webm', '.mpg', '.mpeg', '.wmv', '.gif')
-# A file, or the number of a camera.
-Source = Path | int
+# The path of a file, or the number of a camera. Paths are text: as Path objects, millions of them
+# would take gigabytes.
+Source = str | int
+# How many files of a list are looked for before any work starts.
+LOOKED_FOR = 100
 
 
 def is_video(source: Source) -> bool:
     """Whether it has more than one frame, by its name."""
-    return isinstance(source, int) or source.suffix.lower() in VIDEO_SUFFIXES
+    return isinstance(source, int) or _suffix(source) in VIDEO_SUFFIXES
 
 
 def find_sources(inputs: Iterable[str]) -> list[Source]:
-    """Images and videos named by files, folders (images only) and globs, and cameras by number."""
+    """Images and videos, named as for :func:`find_images`, and cameras by number."""
     inputs = list(inputs)
     cameras = [item for item in inputs if item.isdecimal() and not Path(item).exists()]
-    files = find_images(item for item in inputs if item not in cameras)
+    files = _find_files(item for item in inputs if item not in cameras)
     return [*files, *dict.fromkeys(int(number) for number in cameras)]
 
 
-def left_out(inputs: Iterable[str]) -> list[Path]:
+def left_out(inputs: Iterable[str]) -> Iterator[str]:
     """Images and videos in the given folders that :func:`find_images` does not take."""
-    files = [f for item in inputs if Path(item).is_dir() for f in sorted(Path(item).rglob('*'))]
-    return [f for f in files if _is_media(f) and f.suffix.lower() not in IMAGE_SUFFIXES]
+    for item in inputs:
+        if os.path.isdir(item):
+            yield from filter(_is_left_out, _walk(item))
 
 
-def _is_media(path: Path) -> bool:
-    kind, _ = mimetypes.guess_type(path.name)
-    return kind is not None and kind.startswith(('image/', 'video/')) and path.is_file()
+def _is_left_out(path: str) -> bool:
+    if _suffix(path) in IMAGE_SUFFIXES:
+        return False
+    kind, _ = mimetypes.guess_type(path)
+    return kind is not None and kind.startswith(('image/', 'video/')) and os.path.isfile(path)
 
 
 def find_images(inputs: Iterable[str]) -> list[Path]:
-    """Images named by files, folders (searched recursively) and globs, sorted, each once."""
-    found: dict[Path, None] = {}
+    """Images named by files, folders (searched recursively), globs and lists, each once.
+
+    Folders and globs are sorted, so every process finds the same images in the same order. A list
+    is written ``@FILE``, and has one path per line.
+    """
+    return [Path(file) for file in _find_files(inputs)]
+
+
+def _find_files(inputs: Iterable[str]) -> list[str]:
+    found: dict[str, None] = {}
     for item in inputs:
-        path = Path(item)
-        if path.is_dir():
-            files = [f for f in sorted(path.rglob('*')) if f.suffix.lower() in IMAGE_SUFFIXES]
-        elif path.is_file():
-            files = [path]
+        if os.path.isdir(item):
+            files = [file for file in _walk(item) if _suffix(file) in IMAGE_SUFFIXES]
+        elif os.path.isfile(item):
+            files = [str(Path(item))]
+        elif item.startswith('@'):
+            files = _read_list(item[1:])
         else:
-            files = [Path(f) for f in sorted(glob.glob(item, recursive=True))]
-            files = [f for f in files if f.is_file()]
+            # What has the name of an image is not looked at: that takes long on a network.
+            named = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+            matches = sorted(glob.glob(item, recursive=True))
+            files = [str(Path(f)) for f in matches if _suffix(f) in named or os.path.isfile(f)]
         if not files:
             raise UserError(
-                f'{item} names no image. Give image files, folders with images, or globs. Images '
-                f'in folders must end in one of {" ".join(IMAGE_SUFFIXES)}.'
+                f'{item} names no image. Give image files, folders with images, globs, or a list '
+                f'of files as @FILE. Images in folders must end in one of '
+                f'{" ".join(IMAGE_SUFFIXES)}.'
             )
         found.update(dict.fromkeys(files))
     return list(found)
 
 
-def result_names(sources: Sequence[Source]) -> dict[Source, str]:
-    """A name for the results of each: its stem, with folders where stems repeat.
+def _walk(folder: str) -> Iterator[str]:
+    """All files below a folder, sorted, without asking the disk about each of them."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    folder = str(Path(folder))
+    for name, is_folder in found:
+        path = name if folder == os.curdir else os.path.join(folder, name)
+        if is_folder:
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def _read_list(path: str) -> list[str]:
+    """The files of a list with one path per line, as they would be on the command line."""
+    try:
+        # Names are not always UTF-8. Editors on Windows add a mark at the beginning.
+        with open(path, encoding='utf-8-sig', errors='surrogateescape') as file:
+            lines = (line.rstrip('\n') for line in file)
+            files = [str(Path(line)) for line in lines if line and not line.isspace()]
+    except OSError as error:
+        raise UserError(f'The list {path} cannot be read: {error.strerror}.') from None
+    if any('\0' in file for file in files):
+        raise UserError(f'{path} is not a list of files, which is a text with one path per line.')
+    if files and not any(map(os.path.exists, files[:LOOKED_FOR])):
+        raise UserError(
+            f'The list {path} begins with files that do not exist, such as {files[0]}. Paths in a '
+            f'list are relative to the current folder, {os.getcwd()}.'
+        )
+    return files
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+class ResultNames:
+    """A name for the results of each source: its stem, with folders where stems repeat.
 
     No two names are equal. Where folders are not enough (``../a.jpg`` and ``a.jpg``), a number is
-    added.
+    added. Only names that are not stems are kept, as there can be millions.
+
+    Args:
+        sources (Sequence): Files and cameras.
     """
-    stems = {
-        source: f'camera_{source}' if isinstance(source, int) else source.stem for source in sources
-    }
-    counts = Counter(stems.values())
-    taken: dict[str, Source] = {}
-    for source, stem in stems.items():
-        name = stem if counts[stem] == 1 else str(source).strip('./').replace(os.sep, '_')
-        numbered = (f'{name}_{number}' for number in itertools.count(2))
-        taken[next(n for n in itertools.chain([name], numbered) if n not in taken)] = source
-    return {source: name for name, source in taken.items()}
+
+    def __init__(self, sources: Sequence[Source | Path]) -> None:
+        self.sources = sources
+        counts = Counter(map(_stem, sources))
+        self.others: dict[int, str] = {}
+        for i, source in enumerate(sources):
+            if counts[_stem(source)] > 1:
+                name = str(source).strip('./').replace(os.sep, '_')
+                numbered = (f'{name}_{number}' for number in itertools.count(2))
+                free = (n for n in itertools.chain([name], numbered) if n not in counts)
+                self.others[i] = next(free)
+                counts[self.others[i]] = 1
+
+    def __getitem__(self, index: int) -> str:
+        return self.others.get(index) or _stem(self.sources[index])
+
+
+def _stem(source: Source | Path) -> str:
+    if isinstance(source, int):
+        return f'camera_{source}'
+    return os.path.splitext(os.path.basename(source))[0]
 
 
 def read_image(path: str | os.PathLike) -> np.ndarray:

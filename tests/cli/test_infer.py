@@ -16,7 +16,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xcit_mm.cli import infer, test
-from xcit_mm.inference import journal, run, videos
+from xcit_mm.inference import run, shards, videos
 from xcit_mm.inference.predictors import class_info
 from xcit_mm_deploy import inputs
 from xcit_mm_deploy.__main__ import main as xcit_mm_deploy_main
@@ -202,7 +202,7 @@ def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkey
     read, out = [], tmp_path / 'out'
 
     def read_image(path):
-        read.append(path.name)
+        read.append(Path(path).name)
         if len(read) == 2:
             signal.raise_signal(signal.SIGINT)
         return inputs.read_image(path)
@@ -212,12 +212,12 @@ def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkey
     error = capfd.readouterr().err
     assert error.splitlines()[-1].startswith('Interrupted. 1 of 3 inputs are done; the same comm')
     assert 'Traceback' not in error
-    with (out / journal.FILE).open('a') as file:
-        file.write('{"file": half a line, as after a kill')
+    with (out / 'shards' / '0001_of_0001.jsonl').open('a') as file:
+        file.write('{"number": half a line, as after a kill')
     assert call(head, '--score-thr', '0.9') == 2  # other settings
     assert 'other images, weights or settings' in capfd.readouterr().err
     assert call(head) == 1 and read == ['0.jpg', '1.jpg', '1.jpg', 'broken.jpg']
-    assert not (out / journal.FILE).exists()
+    assert not (out / shards.FOLDER).exists()
     if head == 'mask_rcnn':
         content = json.loads((out / 'predictions.json').read_text())
         assert [Path(i['file_name']).name for i in content['images']] == ['0.jpg', '1.jpg']

@@ -94,10 +94,13 @@ def explain_errors(work: Callable[[argparse.Namespace], int], args: argparse.Nam
     except KeyboardInterrupt as interrupt:
         print(f'\nInterrupted. {interrupt}'.rstrip(), file=sys.stderr)
         return INTERRUPTED
-    # Strip control characters: names come from untrusted files.
-    text = ''.join(c for c in message if c.isprintable() or c == '\n')
-    print(f'error: {text}', file=sys.stderr)
+    print(f'error: {printable(message)}', file=sys.stderr)
     return 2
+
+
+def printable(text: str) -> str:
+    """Strip control characters: names come from untrusted files."""
+    return ''.join(c for c in text if c.isprintable() or c == '\n')
 
 
 def explain_os_error(error: OSError) -> str:

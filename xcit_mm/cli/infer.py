@@ -3,10 +3,13 @@
 import argparse
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 import xcit_mm_deploy
 from xcit_mm_deploy.inputs import Source
@@ -15,19 +18,20 @@ from ..configs import category_ids
 from ..errors import UserError
 from ..inference import (
     TASKS,
-    UNFINISHED_FILE,
     AnnotationFile,
     Predictor,
+    ResultNames,
     build_inferencer,
     find_sources,
     infer,
+    is_unfinished,
     is_video,
     left_out,
     load_predictor,
-    result_names,
     results_path,
 )
-from ..inference.predictions import RESULTS
+from ..inference.processes import device_of, this_process
+from ..inference.shards import EVERYTHING, Shard, delete_shards
 from .common import (
     BUILD_ERRORS,
     check_checkpoint,
@@ -35,11 +39,13 @@ from .common import (
     command,
     explaining_config,
     load_config,
+    printable,
     task_of,
 )
+from .merge import report
 
 
-def job_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]) -> str:
+def key_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]) -> str:
     """A hash of everything that affects the results: only the same command continues.
 
     Args:
@@ -52,8 +58,10 @@ def job_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence
     ]
     saved = [(str(file), file.stat().st_mtime_ns if file.is_file() else None) for file in files]
     options = [args.no_vis, args.score_thr, args.allow_partial]
-    job = [settings, saved, options, [str(source) for source in sources]]
-    return hashlib.sha256(json.dumps(job, default=str).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([settings, saved, options], default=str).encode())
+    for source in sources:
+        key.update(json.dumps(source).encode())
+    return key.hexdigest()
 
 
 def check_output(results: Path, sources: Sequence[Source], args: argparse.Namespace) -> None:
@@ -64,23 +72,42 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
         sources (Sequence[Source]): The inputs.
         args (Namespace): The arguments.
     """
-    videos = [source for source in sources if is_video(source)]
+    videos = [i for i, source in enumerate(sources) if is_video(source)]
     if videos and args.no_vis:
         raise UserError(
-            f'--no-vis leaves nothing to write for {videos[0]}: the result of a video is a video '
-            'with the predictions drawn in.'
+            f'--no-vis leaves nothing to write for {sources[videos[0]]}: the result of a video is '
+            'a video with the predictions drawn in.'
         )
-    out_dir, names = results.parent, result_names(sources)
-    outputs = [results, *(out_dir / 'vis' / f'{names[video]}.mp4' for video in videos)]
+    out_dir, outputs = results.parent, [results]
+    if videos:
+        names = ResultNames(sources)
+        outputs += [out_dir / 'vis' / f'{names[video]}.mp4' for video in videos]
+    # First the results, then the shards, which other processes write before any result.
     existing = [path for path in outputs if path.exists()]
-    unfinished = out_dir / UNFINISHED_FILE
     if args.force:
-        unfinished.unlink(missing_ok=True)
-    elif existing and not unfinished.exists():
+        delete_shards(out_dir)
+    elif existing and not is_unfinished(out_dir):
         raise UserError(
             f'{existing[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
         )
     out_dir.mkdir(parents=True, exist_ok=True)
+
+
+def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
+    """Raise for what several processes cannot do together.
+
+    Args:
+        args (Namespace): The arguments.
+        sources (Sequence[Source]): The inputs.
+    """
+    if args.force:
+        raise UserError(
+            'Of several processes, one with --force would delete what the others have written: '
+            f'delete {args.out_dir} before you start them, or write elsewhere with --out-dir.'
+        )
+    cameras = [source for source in sources if isinstance(source, int)]
+    if cameras:
+        raise UserError(f'Camera {cameras[0]} can only be recorded by one process.')
 
 
 def open_annotations(path: str | None, task: str) -> AnnotationFile | None:
@@ -109,7 +136,9 @@ class Chosen(NamedTuple):
 def choose(args: argparse.Namespace) -> Chosen:
     """The model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
     if args.model:
-        model = xcit_mm_deploy.load(args.model)
+        # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
+        threads = os.environ.get('OMP_NUM_THREADS', '')
+        model = xcit_mm_deploy.load(args.model, int(threads) if threads.isdecimal() else 0)
         if model.task not in TASKS.values():
             raise UserError(
                 f'{args.model} is a backbone alone, which detects and segments nothing.'
@@ -172,7 +201,7 @@ def infer_large(args: argparse.Namespace) -> int:
     for path, out in zip(paths, outputs, strict=True):
         if out.exists() and not args.force and not (out_dir / UNFINISHED / path.stem).exists():
             continue  # done before an interruption
-        job = job_of(cfg.to_dict(), args, [path])
+        key = key_of(cfg.to_dict(), args, [str(path)])
         try:
             segment_large(
                 model,
@@ -181,7 +210,7 @@ def infer_large(args: argparse.Namespace) -> int:
                 memory=memory,
                 window=args.window,
                 overlap=args.overlap,
-                job=f'{job} {path.stat().st_mtime_ns} {args.memory}',
+                job=f'{key} {path.stat().st_mtime_ns} {args.memory}',
                 preview=not args.no_vis,
             )
         except KeyboardInterrupt:
@@ -193,35 +222,38 @@ def infer_large(args: argparse.Namespace) -> int:
 
 @command('infer')
 def main(args: argparse.Namespace) -> int:
+    process = this_process(Shard(*args.shard) if args.shard else None)
+    is_alone = process.shard == EVERYTHING
     if args.whole or args.window is not None:
+        if not is_alone:
+            raise UserError('--whole and --window run in one process; see docs/large_images.md.')
         return infer_large(args)
     if args.memory is not None:
         raise UserError('--memory limits what --whole uses: give both.')
     sources = find_sources(args.inputs)
+    if not is_alone:
+        check_shared(args, sources)
+        args.device = args.device or device_of(process.local_rank, torch.cuda.device_count())
     chosen = choose(args)
     out_dir = Path(args.out_dir)
     results = results_path(chosen.task, out_dir)
     annotations = open_annotations(args.ann_file, chosen.task)
     check_output(results, sources, args)
-    for path in left_out(args.inputs):
-        print(f'left out, a file type that is not read from folders: {path}')
-    job = job_of(chosen.settings, args, sources)
+    if process.shard.index == 0:
+        for path in left_out(args.inputs):
+            print(f'left out, a file type that is not read from folders: {printable(path)}')
+    key = key_of(chosen.settings, args, sources)
     score_thr = None if args.no_vis else args.score_thr
-    skipped = infer(chosen.build(), sources, out_dir, score_thr, job, annotations)
-    for source, reason in skipped.items():
-        print(f'skipped, {reason}: {source}')
-    images = [source for source in sources if not is_video(source)]
-    what = 'images' if len(images) == len(sources) else 'inputs'
-    print(f'{len(sources) - len(skipped)} of {len(sources)} {what}')
-    if images:
-        print(f'predictions: {results}')
-        if chosen.task == 'detection' and annotations is None:
-            print(
-                'Images have numbers of our own. To score them, give annotations with --ann-file.'
-            )
-        for name in RESULTS.values():
-            if chosen.task == 'detection' and (out_dir / name).exists():
-                print(f'for pycocotools: {out_dir / name}')
+    job, share, skipped = infer(
+        chosen.build(), sources, out_dir, score_thr, key, annotations, process, args.retry_skipped
+    )
+    if not is_alone:
+        print(
+            f'shard {process.shard}: {share - len(skipped)} of {share} inputs, {len(skipped)} '
+            f'skipped. When all shards are done: xcit-mm merge {out_dir}'
+        )
+        return 0  # torchrun would stop the other processes
+    report(job, out_dir, skipped, job.inputs - len(skipped))
     if not args.no_vis:
         print(f'pictures: {out_dir / "vis"}')
     return 1 if skipped else 0

@@ -19,7 +19,7 @@ from xcit_mm_deploy.preprocess import resize_image
 
 from ..errors import UserError, is_out_of_memory
 from ..files import write_atomically
-from ..inference import find_images, left_out, read_image, result_names
+from ..inference import ResultNames, find_images, left_out, read_image
 from ..visualization.layers import spread
 from ..visualization.load import Subject, load_subject
 from ..visualization.observe import Observer, draw, observe
@@ -103,11 +103,11 @@ class Ticker:
 
 def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
     """For each image, the files to write, by what they show; raises if one exists."""
-    out_dir, stems = Path(args.out_dir), result_names(images)
+    out_dir, stems = Path(args.out_dir), ResultNames(images)
     endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
     files = {
-        image: {what: out_dir / f'{stems[image]}{ending}' for what, ending in endings.items()}
-        for image in images
+        image: {what: out_dir / f'{stems[i]}{ending}' for what, ending in endings.items()}
+        for i, image in enumerate(images)
     }
     existing = [path for paths in files.values() for path in paths.values() if path.exists()]
     if existing and not args.force:
@@ -128,8 +128,8 @@ def main(args: argparse.Namespace) -> int:
     depth = len(subject.backbone.layers)
     layers = choose_layers(depth, args.layers)
     files = plan_files(args, images, names)
-    for path in left_out(args.inputs):
-        print(f'left out, a file type that is not read from folders: {path}')
+    for other in left_out(args.inputs):
+        print(f'left out, a file type that is not read from folders: {other}')
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 from ..errors import UserError
-from ..inference import TASKS, UNFINISHED_FILE, results_path
+from ..inference import TASKS, is_unfinished, results_path
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Step:
 
     def is_done(self) -> bool:
         """Whether the result exists, is finished, and is not older than its source."""
-        if not self.result.exists() or (self.result.parent / UNFINISHED_FILE).exists():
+        if not self.result.exists() or is_unfinished(self.result.parent):
             return False
         return self.source is None or self.result.stat().st_mtime >= self.source.stat().st_mtime
 

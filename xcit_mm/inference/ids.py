@@ -18,13 +18,14 @@ class Ids:
     """Which ids images and classes have.
 
     Args:
-        images (dict[Source, int]): Id of each image. Those that an annotation file lacks have none.
+        images (Sequence[int | None]): Id of each source. Those that an annotation file lacks, and
+            videos, have none there.
         categories (list[dict]): COCO's entry of each class, in the order of the labels.
         meaning (str): Where the ids come from, in a sentence.
         annotated (bool): Whether they come from an annotation file.
     """
 
-    images: dict[Source, int]
+    images: Sequence[int | None]
     categories: list[dict[str, Any]]
     meaning: str
     annotated: bool
@@ -38,7 +39,7 @@ def own_ids(sources: Sequence[Source], classes: Sequence[str], known: Sequence[i
         classes (Sequence[str]): Names of the classes.
         known (Sequence[int], optional): Their ids, where the model has them; else, from 1.
     """
-    images = {source: i + 1 for i, source in enumerate(sources)}
+    images = range(1, len(sources) + 1)
     return Ids(images, coco.categories(classes, known), coco.OWN_IDS, annotated=False)
 
 
@@ -81,22 +82,24 @@ class AnnotationFile:
         meaning = f'Ids are those of {Path(self.path).name}.'
         return Ids(self._image_ids(sources), categories, meaning, annotated=True)
 
-    def _image_ids(self, sources: Iterable[Source]) -> dict[Source, int]:
+    def _image_ids(self, sources: Sequence[Source]) -> list[int | None]:
         by_name = self._unique(
             [(file_name.replace('\\', '/'), number) for file_name, number in self.images], 'images'
         )
         bare = Counter(name.rpartition('/')[2] for name in by_name)
         alone = {n.rpartition('/')[2]: i for n, i in by_name.items() if bare[Path(n).name] == 1}
-        found: dict[Source, int] = {}
+        found: list[int | None] = [None] * len(sources)
         taken: dict[int, Source] = {}
-        images = [source for source in sources if isinstance(source, Path) and not is_video(source)]
-        for source in images:
-            parts = source.absolute().parts
+        for i, source in enumerate(sources):
+            if isinstance(source, int) or is_video(source):
+                continue
+            path = Path(source)
+            parts = path.absolute().parts
             # The longest match: of a.jpg and left/a.jpg, the latter is left/a.jpg.
             endings = ('/'.join(parts[i:]) for i in range(len(parts)))
             number = next((by_name[name] for name in endings if name in by_name), None)
             if number is None:  # a copy in another folder
-                number = alone.get(source.name)
+                number = alone.get(path.name)
             if number is None:
                 continue
             if number in taken:
@@ -104,10 +107,11 @@ class AnnotationFile:
                     f'{taken[number]} and {source} are both the image {number} of --ann-file '
                     f'{self.path}, by their names. Give the images of one folder.'
                 )
-            found[source], taken[number] = number, source
-        if images and not found:
+            found[i], taken[number] = number, source
+        images = sum(not is_video(source) for source in sources)
+        if images and not taken:
             raise UserError(
-                f'--ann-file {self.path} has none of the {len(images)} images: it lists '
+                f'--ann-file {self.path} has none of the {images} images: it lists '
                 f'{_listed(by_name, 3)}, for example.'
             )
         return found

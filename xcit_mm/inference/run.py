@@ -3,22 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from rich.progress import Progress
 
 from xcit_mm_deploy import Detections, ImageError, coco
-from xcit_mm_deploy.inputs import Source, is_video, read_image, result_names
+from xcit_mm_deploy.inputs import ResultNames, Source, is_video, read_image
 
 from ..errors import is_out_of_memory
 from ..files import write_atomically
 from .ids import AnnotationFile, Ids, own_ids
-from .journal import open_journal
 from .predictions import results_path, write_detections, write_labels
 from .predictors import Predictor, Result
+from .processes import ALONE, Process
+from .progress import Display
+from .shards import EVERYTHING, Job, Journal, Records, delete_shards, open_journal
 from .videos import open_video, video_writer
+
+
+class Outcome(NamedTuple):
+    """What an inference did.
+
+    Args:
+        job (Job): All of the work.
+        share (int): How many inputs this process had to do.
+        skipped (list[tuple[str, str]]): Those of them that could not be used, with the reason.
+    """
+
+    job: Job
+    share: int
+    skipped: list[tuple[str, str]]
 
 
 def infer(
@@ -26,52 +42,61 @@ def infer(
     sources: Sequence[Source],
     out_dir: Path,
     score_thr: float | None,
-    job: str = '',
+    key: str = '',
     annotations: AnnotationFile | None = None,
-) -> dict[Source, str]:
+    process: Process = ALONE,
+    retry: bool = False,
+) -> Outcome:
     """Write predictions image by image, so that memory does not grow with the number of images.
 
-    If it is interrupted, the same call continues with the next image.
+    If it is interrupted, the same call continues with the next image. A process that has everything
+    to do writes a detector's predictions to one file at the end; several leave that to
+    :func:`merge`.
 
     Args:
         predictor (Predictor): The model.
         sources (Sequence[Source]): Images, videos and cameras.
         out_dir (Path): Folder for predictions and pictures.
         score_thr (float, optional): Lowest score of drawn boxes; None for no pictures.
-        job (str): Identifies these sources, weights and settings. Defaults to ''.
+        key (str): Identifies these sources, weights and settings. Defaults to ''.
         annotations (AnnotationFile, optional): Gives the ids in a detector's predictions. Defaults
             to None, for our own.
-
-    Returns:
-        dict[Source, str]: What was skipped, with the reason.
+        process (Process): Says which of the inputs to use. Defaults to all of them.
+        retry (bool): Whether to try again what was skipped before an interruption. Defaults to
+            False.
     """
     if annotations is None:
         ids = own_ids(sources, predictor.classes, predictor.category_ids)
     else:
         ids = annotations.ids(sources, predictor.classes)
+    images = sum(not is_video(source) for source in sources)
+    settings = (ids.categories, ids.meaning, ids.annotated)
+    job = Job(key, predictor.task, len(sources), images, *settings)
     work = Work(predictor, out_dir, score_thr, ids)
-    names, skipped = result_names(sources), {}
-    with open_journal(out_dir, job) as journal, Progress() as progress:
-        left = [source for source in sources if str(source) not in journal.done]
+    with open_journal(out_dir, job, process.shard, retry) as journal:
+        share = journal.count()
         try:
-            for source in progress.track(left, description='inputs'):
-                try:
-                    if isinstance(source, Path) and not is_video(source):
-                        record = work.run_on_image(source, names[source])
-                    else:
-                        record = work.run_on_video(source, names[source], progress)
-                except Skipped as reason:
-                    skipped[source] = str(reason)
-                else:
-                    journal.add({'file': str(source), **record})
+            work.run(sources, journal, process)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f'{len(journal.done)} of {len(sources)} inputs are done; the same command '
+                f'{share - journal.count_left()} of {share} inputs are done; the same command '
                 'continues with the others.'
             ) from None
-        if predictor.task == 'detection' and not all(map(is_video, sources)):
-            write_detections(results_path(predictor.task, out_dir), ids, journal)
-    return skipped
+    if process.shard == EVERYTHING:
+        merge(Records(out_dir), out_dir)
+        delete_shards(out_dir)
+    return Outcome(job, share, [journal.skipped[number] for number in sorted(journal.skipped)])
+
+
+def merge(records: Records, out_dir: Path) -> None:
+    """Write what all processes have found to one file; label PNGs need no merging.
+
+    Args:
+        records (Records): What was found.
+        out_dir (Path): The folder for results.
+    """
+    if records.job.has_detections:
+        write_detections(results_path(records.job.task, out_dir), records)
 
 
 class Skipped(Exception):
@@ -87,9 +112,28 @@ class Work:
     score_thr: float | None
     ids: Ids
 
-    def run_on_image(self, path: Path, name: str) -> dict[str, Any]:
+    def run(self, sources: Sequence[Source], journal: Journal, process: Process) -> None:
+        """Do what is left of one process's share."""
+        names = ResultNames(sources)
+        title = 'inputs' if process.shard == EVERYTHING else f'shard {process.shard}'
+        left, skipped = journal.count_left(), len(journal.skipped)
+        with Display(title, left, skipped, process.local_rank == 0) as display:
+            for number in journal.left():
+                source = sources[number]
+                try:
+                    if isinstance(source, int) or is_video(source):
+                        record = self.run_on_video(source, names[number], display)
+                    else:
+                        record = self.run_on_image(source, names[number], self.ids.images[number])
+                except Skipped as reason:
+                    journal.skip(number, str(source), str(reason))
+                else:
+                    journal.add(number, record)
+                display.advance_inputs(len(journal.skipped))
+
+    def run_on_image(self, path: str, name: str, number: int | None) -> dict[str, Any]:
         """Write a picture, and labels for a segmentor; returns detections for a detector."""
-        if path not in self.ids.images:
+        if number is None:
             raise Skipped('not in the annotation file')
         try:
             image = read_image(path)
@@ -100,8 +144,8 @@ class Work:
             picture = cv2.imencode('.png', self._draw(image, result))[1].tobytes()
             write_atomically(self.out_dir / 'vis' / f'{name}.png', picture)
         if isinstance(result, Detections):
-            entry = coco.image_entry(self.ids.images[path], path, image.shape)
-            found = coco.annotations(result, entry['id'], self.ids.categories)
+            entry = coco.image_entry(number, path, image.shape)
+            found = coco.annotations(result, number, self.ids.categories)
             return {'image': entry, 'annotations': found}
         write_labels(results_path(self.predictor.task, self.out_dir) / f'{name}.png', result.labels)
         return {}

@@ -35,8 +35,8 @@ class Video(NamedTuple):
 
 def open_video(source: Source) -> Video | None:
     """Open a file or a camera; None if that is impossible."""
-    if isinstance(source, Path):
-        reader = mmcv.VideoReader(str(source))
+    if isinstance(source, str):
+        reader = mmcv.VideoReader(source)
         video = Video(iter(reader), reader.frame_cnt, reader.fps or DEFAULT_FPS, reader.resolution)
         return video if reader.opened else None
     camera = cv2.VideoCapture(source)

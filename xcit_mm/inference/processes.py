@@ -1,0 +1,63 @@
+"""Which share of the inputs is this process's: what torchrun, Slurm or MPI say, or the user."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..errors import UserError
+from .shards import EVERYTHING, Shard
+
+# What launchers set: the rank, the number of processes, and the rank on this machine. Slurm sets
+# SLURM_NTASKS, too, but also in a batch script that is itself only one process.
+VARIABLES = (
+    ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
+    ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
+    ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
+)
+
+
+class Process(NamedTuple):
+    """This process among others.
+
+    Args:
+        shard (Shard): Its share of the inputs.
+        local_rank (int): Its number on this machine, from 0; 0 if that is unknown.
+    """
+
+    shard: Shard
+    local_rank: int
+
+
+ALONE = Process(EVERYTHING, 0)
+
+
+def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -> Process:
+    """The share that the user gave, else the one of the launcher, else everything.
+
+    Args:
+        given (Shard, optional): What the user gave.
+        environ (Mapping[str, str]): The environment variables. Defaults to those of this process.
+    """
+    if given is not None:
+        return Process(given, 0)
+    for rank, count, local_rank in VARIABLES:
+        if rank in environ and count in environ:
+            values = [environ[rank], environ[count], environ.get(local_rank, '0')]
+            if not all(v.isdecimal() for v in values) or int(values[0]) >= int(values[1]):
+                raise UserError(
+                    f'The environment variables {rank}={values[0]} and {count}={values[1]} must be '
+                    'numbers, the first one below the second one. They say which part of the '
+                    'inputs this process takes; unset them for one process.'
+                )
+            return Process(Shard(int(values[0]), int(values[1])), int(values[2]))
+    return ALONE
+
+
+def device_of(local_rank: int, devices: int) -> str | None:
+    """The CUDA device of one of several processes on a machine; None if there is none to choose.
+
+    Args:
+        local_rank (int): The number of the process.
+        devices (int): How many devices it sees. If Slurm shows each process its own, that is 1.
+    """
+    return f'cuda:{local_rank % devices}' if devices > 1 else None

@@ -14,8 +14,10 @@ from .rows import HALO
 from .units import format_bytes
 
 FLOAT = 4
-# Strips of more rows gain nothing: the rows of neighbours are few next to them by then.
-MAX_ROWS = 64
+# Strips of more memory, or of as many rows, gain nothing: the rows of neighbours are few next to
+# them by then. So memory hardly grows with the image, even below the limit.
+MAX_STRIP = 256 * 2**20
+MAX_ROWS, ENOUGH_ROWS = 64, 16
 # Sides of tiles in pixels. TIFF wants multiples of 16.
 TILES = (1024, 512, 256, 128, 64)
 # Rows of pixels of a tile that are classified at a time, at the resolution of the image.
@@ -88,7 +90,8 @@ def make_plan(
             + ('.' if on_disk else ', or let the tokens live in files.')
         )
     free = float('inf') if memory is None else memory - fixed
-    rows = max(int(min(free / row - 2 * HALO, MAX_ROWS, grid[0])), 1)
+    useful = min(max(MAX_STRIP // row, ENOUGH_ROWS), MAX_ROWS, grid[0])
+    rows = max(int(min(free / row - 2 * HALO, useful)), 1)
     if segmentor is not None:
         tile = next(side for side in TILES if _bytes_per_tile(segmentor, side) <= free)
     return Plan(grid, rows, tile, tokens, on_disk)

@@ -135,7 +135,7 @@ class _SplitWriter:
             self.annotations.append({**annotation, **_annotation(shape)})
         ade_name = f'ADE_{self.split}_{image_id:08d}'
         (self.ade_images / f'{ade_name}.jpg').write_bytes(encoded)
-        cv2.imwrite(str(self.ade_labels / f'{ade_name}.png'), _labels(scene))
+        cv2.imwrite(str(self.ade_labels / f'{ade_name}.png'), label_image(scene))
 
     def close(self) -> None:
         content = {
@@ -189,7 +189,7 @@ def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
     return {'counts': counts, 'size': list(mask.shape)}
 
 
-def _labels(scene: Scene) -> np.ndarray:
+def label_image(scene: Scene) -> np.ndarray:
     """The label PNG: outlines of shapes and crowds are unlabelled, the rest has a class."""
     labels = np.ones(scene.image.shape[:2], np.uint8)
     for shape in scene.shapes:

@@ -59,6 +59,7 @@ def test_every_block_is_tested():
         'docs/backbone.md': 6,
         'docs/custom_data.md': 3,
         'docs/deploy.md': 1,
+        'docs/distributed.md': 1,
         'docs/getting_started.md': 1,
         'docs/large_images.md': 2,
         'docs/pretraining.md': 2,
@@ -138,6 +139,11 @@ def test_classes_of_the_page_on_resuming_exist():
         assert any(registry.get(name) for registry in (HOOKS, DATA_SAMPLERS, LOOPS)), name
 
 
+def test_config_of_sharded_training_is_read(tmp_path):
+    cfg = config_of(tmp_path, *blocks('docs/distributed.md'))
+    assert cfg.model_wrapper_cfg.type == 'FullySharded' and cfg.model.backbone.arch == 'm24'
+
+
 def test_examples_of_large_images_run(tmp_path, capsys):
     import xcit_mm.large  # noqa: F401  what custom_imports does
 
@@ -170,7 +176,13 @@ def test_python_of_the_visualization_page_runs(tmp_path, monkeypatch):
     assert list(tmp_path.rglob('magnitude_0.png'))
 
 
-@pytest.mark.parametrize('name', ['my_boxes', 'my_detector', 'my_segmentor'])
+OWN_DATA = [
+    'my_boxes',
+    *(pytest.param(name, marks=pytest.mark.long) for name in ('my_detector', 'my_segmentor')),
+]
+
+
+@pytest.mark.parametrize('name', OWN_DATA)
 def test_example_of_own_data_trains(name, small_shapes, tmp_path):
     from xcit_mm.cli import train
 

@@ -76,7 +76,12 @@ def test_doctor_blames_only_what_both_tasks_lack(tmp_path, lacking, name, cure):
 @pytest.mark.parametrize(
     'lacking, names, verdict',
     [
-        (DETECTION, ['pycocotools', 'six', 'mmdet'], 'Segmentation can run. Detection cannot.'),
+        pytest.param(
+            DETECTION,
+            ['pycocotools', 'six', 'mmdet'],
+            'Segmentation can run. Detection cannot.',
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             ['terminaltables', *SEGMENTATION],
             ['ftfy', 'regex', 'mmsegmentation', 'detection'],

@@ -74,6 +74,7 @@ def infer_many(folder, count, first):
     return grown
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_after_60_of_160_images(tmp_path):
     # Keeping ten masks per image, 40 kB, would take more.
     assert max(infer_many(tmp_path, count=160, first=60)) < 0.005

@@ -22,7 +22,7 @@ DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
 SEGMENTATION = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('patch_size', [16, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize('head', HEADS)
 def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_path, capfd):
     """One step of the recipe with a tiny model: its pipelines, losses, schedule and metrics."""
@@ -203,6 +203,7 @@ class LossOfEachProcess(Hook):
 """
 
 
+@pytest.mark.long
 def test_two_gloo_processes_take_the_step_of_one(small_data, tmp_path, free_port, monkeypatch):
     (tmp_path / 'loss_of_each_process.py').write_text(LOSS_HOOK)
     monkeypatch.syspath_prepend(tmp_path)

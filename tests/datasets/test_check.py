@@ -131,7 +131,7 @@ def test_a_run_handles_every_problem_or_stops_and_names_the_file(case, split, sp
     assert 'tools/check_dataset.py' in str(raised.value)
 
 
-SHORT = ('det image empty', 'seg image 16 bit')
+SHORT = ('det image empty',)
 RUNS = [pytest.param(case, marks=[pytest.mark.long] * (case not in SHORT)) for case in CASES]
 
 

@@ -93,6 +93,7 @@ def run_here(words):
     return SimpleNamespace(returncode=xcit_mm_cli.main([command, *arguments]))
 
 
+@pytest.mark.long
 def test_a_tiny_demo_resumes_and_then_does_nothing(tmp_path, monkeypatch, capfd):
     """Runs all commands of the demo; the first was stopped halfway before."""
     jobs = [tiny_job(job, tmp_path) for job in JOBS]

@@ -261,6 +261,7 @@ def run_two(work_dir, port, kinds, accumulated=1):
     return [process.returncode for process in processes], printed
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 def test_all_processes_stop_in_the_same_iteration(tmp_path, free_port):
     # The first loss concerns one process alone: no gradients are exchanged before the step.

@@ -63,6 +63,7 @@ def kill_one(tmp_path, small_data, port):
     return config, work_dir
 
 
+@pytest.mark.long
 def test_a_process_whose_peer_is_killed_ends(small_data, tmp_path, free_port):
     _, work_dir = kill_one(tmp_path, small_data, free_port)
     assert runs.saved_step(work_dir) >= 2

@@ -403,6 +403,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
 def test_every_head_at_its_full_size(head, patch_size, tmp_path):
     cfg = Config.fromfile(ROOT / 'configs' / FULL[head].format(patch_size))
     cfg.model.backbone.init_cfg = None
+    torch.manual_seed(0)
     model = build(faster(cfg) if head == 'faster_rcnn' else cfg)
     arguments = dict(name=head, checkpoint='random', stored_meta={})
     options = deploy.Options()

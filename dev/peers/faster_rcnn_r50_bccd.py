@@ -8,8 +8,8 @@ model = dict(
     neck=dict(in_channels=[256, 512, 1024, 2048]),
 )
 # In the same time as XCiT-N12/16: an iteration takes 3.3 times as long.
-train_cfg = dict(max_iters=450, val_interval=150)
+train_cfg = dict(max_iters=750, val_interval=150)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=450, eta_min=1e-6),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=750, eta_min=1e-6),
 ]

@@ -2,6 +2,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import socket
 
 import pytest
@@ -26,6 +27,9 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
     # Parallel tests, and the processes that they start, share the cores.
     os.environ['OMP_NUM_THREADS'] = '1'
     torch.set_num_threads(1)
+
+# In the background of a shell, Ctrl-C is ignored, and so it is in all processes that are started there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # mmengine reads all metafiles of mmdet or mmseg for each base of each config.
 config_utils.load = functools.cache(config_utils.load)

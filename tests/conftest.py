@@ -28,7 +28,7 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
     os.environ['OMP_NUM_THREADS'] = '1'
     torch.set_num_threads(1)
 
-# In the background of a shell, Ctrl-C is ignored, and so it is in all processes that are started there.
+# In the background of a shell, Ctrl-C is ignored by all processes that are started there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # mmengine reads all metafiles of mmdet or mmseg for each base of each config.

@@ -77,6 +77,7 @@ model = dict(backbone=dict(
 shapes = dict(root='{data}', train=4, val=3, size=48)
 train_dataloader = dict(dataset=dict(data_root='{data}/coco/'))
 val_dataloader = dict(dataset=dict(data_root='{data}/coco/'))
+val_evaluator = dict(ann_file='{data}/coco/annotations/instances_val2017.json')
 """
 
 

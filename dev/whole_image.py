@@ -26,6 +26,7 @@ import numpy as np
 
 from dev.memory import reset_peak, status
 from xcit_mm.large.units import parse_bytes
+from xcit_mm.tables import format_table
 
 SIDES = (4096, 8192, 16384, 32768)
 CONFIG = 'xcit_mm::segmentation/sem_fpn_xcit_n12_16_80k.py'
@@ -235,14 +236,8 @@ def spread(args: argparse.Namespace, side: int) -> dict[str, Any]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    print('| ' + ' | '.join(names) + ' |')
-    print('|' + '---|' * len(names))
-    for row in rows:
-        cells = [row.get(name, '') for name in names]
-        print(
-            '| ' + ' | '.join(f'{c:.4g}' if isinstance(c, float) else str(c) for c in cells) + ' |'
-        )
+    names = dict.fromkeys(name for row in rows for name in row)
+    print(format_table([{name: row.get(name) for name in names} for row in rows], 'markdown'))
     if len({row['side'] for row in rows}) > 1:
         sides = np.log([row['side'] ** 2 for row in rows])
         for what in ('seconds', 'processor seconds', 'peak MB'):

@@ -7,7 +7,5 @@ model = dict(
 )
 # In the same time as XCiT-N12/16: an iteration takes 1.5 times as long.
 train_cfg = dict(max_iters=990, val_interval=330)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=990),
-]
+warm_up, decay = _base_.param_scheduler
+param_scheduler = [warm_up, {**decay, 'end': 990}]

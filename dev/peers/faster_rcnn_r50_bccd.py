@@ -9,7 +9,5 @@ model = dict(
 )
 # In the same time as XCiT-N12/16: an iteration takes 3.3 times as long.
 train_cfg = dict(max_iters=750, val_interval=150)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=750, eta_min=1e-6),
-]
+warm_up, decay = _base_.param_scheduler
+param_scheduler = [warm_up, {**decay, 'end': 750}]

@@ -1,4 +1,4 @@
-# Faster R-CNN with slim heads on BCCD, trained from scratch: 40 minutes on one core.
+# Faster R-CNN with slim heads on BCCD, trained from scratch: 20 minutes on one core.
 _base_ = [
     '_base_/models/faster_rcnn_xcit.py',
     '_base_/models/slim_heads.py',
@@ -23,9 +23,9 @@ model = dict(
     ),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=250)),
 )
-train_cfg = dict(max_iters=2500, val_interval=500)
+train_cfg = dict(max_iters=1200, val_interval=300)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=2500, eta_min=1e-6),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=1200, eta_min=1e-6),
 ]
 default_hooks = dict(checkpoint=dict(interval=250))

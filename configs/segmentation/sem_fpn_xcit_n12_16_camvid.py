@@ -1,4 +1,4 @@
-# Semantic FPN on CamVid, trained from scratch: half an hour on one core.
+# Semantic FPN with a slim neck on CamVid, trained from scratch: 20 minutes on one core.
 _base_ = [
     '_base_/models/sem_fpn_xcit.py',
     '_base_/datasets/camvid.py',
@@ -9,9 +9,9 @@ _base_ = [
 model = dict(
     data_preprocessor=dict(size=_base_.crop_size),
     backbone=dict(arch='n12', patch_size=16, init_cfg=None, drop_path_rate=0.0),
-    neck=dict(in_channels=[128] * 4, out_channels=128, norm_cfg=dict(type='BN')),
+    neck=dict(in_channels=[128] * 4, out_channels=64, norm_cfg=dict(type='BN')),
     decode_head=dict(
-        in_channels=[128] * 4,
+        in_channels=[64] * 4,
         channels=64,
         num_classes=11,
         # The Lovász loss counts every class alike, as mIoU does: poles are 1 % of the pixels.
@@ -21,9 +21,9 @@ model = dict(
         ],
     ),
 )
-train_cfg = dict(max_iters=1500, val_interval=500)
+train_cfg = dict(max_iters=1300, val_interval=325)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=1500),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=1300),
 ]
 default_hooks = dict(checkpoint=dict(interval=250))

@@ -7,7 +7,7 @@ model = dict(
     ),
     neck=dict(in_channels=[256, 512, 1024, 2048]),
 )
-# In the same time as XCiT-N12/16: an iteration takes 3.3 times as long.
-train_cfg = dict(max_iters=750, val_interval=150)
+# In the same time as XCiT-N12/16: an iteration takes 2.9 times as long.
+train_cfg = dict(max_iters=408, val_interval=102)
 warm_up, decay = _base_.param_scheduler
-param_scheduler = [warm_up, {**decay, 'end': 750}]
+param_scheduler = [warm_up, {**decay, 'end': 408}]

@@ -7,7 +7,7 @@ from mmengine.model.weight_init import trunc_normal_
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .fast import anatomy
+from .fast import Execution, anatomy, choose_execution
 from .layers import ClassAttentionLayer
 from .layers.xcit_layer import LAYER_NORM_EPS
 from .trunk import XCiTTrunk
@@ -62,16 +62,28 @@ class XCiTClassifier(XCiTTrunk):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
-        for x, _ in self.trunk_outputs(images):  # noqa: B007  only the last one is used
+        execution = choose_execution(self)
+        for x, _ in self.trunk_outputs(images, execution):  # noqa: B007  only the last one is used
             pass
-        return self.classify(x)
+        return self.classify(x, execution)
 
-    def classify(self, tokens: Tensor) -> Tensor:
-        """Logits (B, num_classes) from the tokens after the last layer, (B, N, d)."""
+    def classify(self, tokens: Tensor, execution: Execution | None = None) -> Tensor:
+        """Logits (B, num_classes).
+
+        Args:
+            tokens (Tensor): The tokens after the last layer, (B, N, d).
+            execution (Execution, optional): How class attention is run. Defaults to None, chosen
+                for the state of the network and of torch.
+        """
+        execution = execution or choose_execution(self)
+        return self.head(self.norm(execution.class_token(tokens)))
+
+    def class_token(self, tokens: Tensor) -> Tensor:
+        """The class token (B, d) after class attention over the tokens (B, N, d)."""
         x = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)
-        return self.head(self.norm(x[:, 0]))
+        return x[:, 0]
 
     def init_weights(self) -> None:
         if not self.is_init:

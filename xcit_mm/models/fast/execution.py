@@ -14,18 +14,22 @@ from torch import Tensor, nn
 from ..layers import (
     LPI,
     XCA,
+    ClassAttention,
+    ClassAttentionLayer,
     ConvNorm,
     ConvPatchEmbed,
     FeedForward,
     SinusoidalPositionEncoding,
     XCiTLayer,
 )
+from .class_attention import gather_class_token
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
 from .operators import describe, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
+from .residual import add_branch, path_scale
 from .stem import add_positions, embed_for_training, embed_over_strips
 from .xca import add_xca, choose_form, scaled_xca
 
@@ -48,6 +52,9 @@ class Execution(Protocol):
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
         """The output of the backbone, from what was kept."""
 
+    def class_token(self, tokens: Tensor) -> Tensor:
+        """The class token (B, d) of a classifier, from the tokens (B, N, d) after all layers."""
+
 
 def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     """The execution for one forward pass, from the state of the network and of torch.
@@ -58,8 +65,8 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
     if not trunk.fast or is_traced() or has_global_hooks() or _is_changed(trunk):
         return cast(Execution, trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
-    layers = cast(list[XCiTLayer], list(trunk.layers))
-    if torch.is_grad_enabled() or any(layer.drop_path.training for layer in layers):
+    paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
+    if torch.is_grad_enabled() or any(path.training and path.drop_prob > 0 for path in paths):
         return Differentiable(trunk)
     return Inference(trunk)
 
@@ -68,7 +75,7 @@ def _is_changed(trunk: 'XCiTTrunk') -> bool:
     """Whether the network is not as this package made it."""
     if any(kind.forward is not forward for kind, forward in _FORWARDS.items()):
         return True  # patched in the class, for all modules
-    parts = (getattr(trunk, name, None) for name in ('embed', 'run_layer', 'keep', 'finish'))
+    parts = (getattr(trunk, name, None) for name in _PARTS)
     if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
         return True  # a subclass has its own
     return anatomy(trunk) != trunk.as_built
@@ -83,7 +90,8 @@ def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     Args:
         trunk (XCiTTrunk): The network.
     """
-    parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, getattr(trunk, 'pyramid', None))
+    rest = (getattr(trunk, name, None) for name in ('pyramid', 'cls_layers'))
+    parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, *rest)
     return [
         describe(module, _SETTINGS.get(type(module), ()))
         for part in parts
@@ -99,12 +107,16 @@ _SETTINGS = {
     nn.ConvTranspose2d: _CONVOLUTION,
     # The last two are there only if somebody replaced the methods of this one module.
     XCA: ('num_heads', 'project', 'attention_map'),
+    ClassAttention: ('num_heads', 'project', 'attention_map'),
+    ClassAttentionLayer: ('tokens_norm',),
 }
+_PARTS = ('embed', 'run_layer', 'keep', 'finish', 'class_token')
 _PACKAGE = __name__.partition('.fast')[0]
 _FORWARDS = {
     kind: kind.forward
     for kind in (
         *(ConvPatchEmbed, ConvNorm, SinusoidalPositionEncoding, XCiTLayer, XCA, LPI, FeedForward),
+        *(ClassAttention, ClassAttentionLayer),
         *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.ConvTranspose2d),
     )
 }
@@ -130,14 +142,16 @@ class Differentiable:
         else:
             x = self._mix(layer, x, grid)
         return feed_forward_residual(
-            x, layer.ffn, layer.norm2, layer.gamma2, _path_scale(layer, x), self.recompute_ffn
+            x, layer.ffn, layer.norm2, layer.gamma2, path_scale(layer, x), self.recompute_ffn
         )
 
     def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """The two branches in which tokens interact."""
         form = choose_form(self.trunk.attention, layer.xca, x)
-        x = _add(layer, x, scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form))
-        return _add(layer, x, scaled_lpi(layer.norm3(x), layer.lpi, layer.gamma3, grid))
+        branch = scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
+        x = add_branch(x, branch, path_scale(layer, x))
+        branch = scaled_lpi(layer.norm3(x), layer.lpi, layer.gamma3, grid)
+        return add_branch(x, branch, path_scale(layer, x))
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)
@@ -148,17 +162,13 @@ class Differentiable:
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
         return tuple(kept)
 
-
-def _add(layer: XCiTLayer, x: Tensor, branch: Tensor) -> Tensor:
-    scale = _path_scale(layer, x)
-    return x + (branch if scale is None else branch * scale)
+    def class_token(self, tokens: Tensor) -> Tensor:
+        return _gather(self.trunk, tokens)
 
 
-def _path_scale(layer: XCiTLayer, x: Tensor) -> Tensor | None:
-    """What stochastic depth multiplies a branch by, one factor per sample."""
-    if not layer.drop_path.training or layer.drop_path.drop_prob == 0:
-        return None
-    return layer.drop_path(x.new_ones(x.shape[0], 1, 1))
+def _gather(trunk: Any, tokens: Tensor) -> Tensor:
+    class_token = trunk.cls_token.expand(len(tokens), -1, -1)
+    return gather_class_token(list(trunk.cls_layers), class_token, tokens)
 
 
 class Inference:
@@ -191,3 +201,6 @@ class Inference:
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
         return tuple(kept)
+
+    def class_token(self, tokens: Tensor) -> Tensor:
+        return _gather(self.trunk, tokens)

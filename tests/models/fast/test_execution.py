@@ -26,13 +26,19 @@ def backbone(**options):
     return model
 
 
-@pytest.mark.parametrize('build', [backbone, lambda: XCiTClassifier(ARCH, num_classes=3)])
+def classifier(**options):
+    return XCiTClassifier(ARCH, num_classes=3, **options)
+
+
+@pytest.mark.parametrize('build', [backbone, classifier])
 def test_training_and_inference_are_fast(build):
-    model = build().train()
+    model = build(drop_path_rate=0.1).train()
     assert isinstance(choose_execution(model), Differentiable)
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Differentiable)  # stochastic depth, statistics
+        assert isinstance(choose_execution(model), Differentiable)  # stochastic depth
         assert isinstance(choose_execution(model.eval()), Inference)
+        # DINO's teacher: it has the statistics of the batch, and nothing is dropped.
+        assert isinstance(choose_execution(build(drop_path_rate=0.0).train()), Inference)
     assert isinstance(choose_execution(model), Differentiable)
     model.fast = False
     assert choose_execution(model) is model

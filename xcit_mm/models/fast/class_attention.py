@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..layers import ClassAttention, ClassAttentionLayer
 from .residual import add_branch, path_scale
@@ -55,20 +56,23 @@ def _run_layer(
 
 def _attend(attention: ClassAttention, class_token: Tensor, patches: Tensor) -> Tensor:
     """What :class:`ClassAttention` returns, from the class token and the patch tokens."""
-    to_queries, to_keys, to_values = attention.qkv.weight.unflatten(0, (3, attention.num_heads, -1))
-    biases = (None,) * 3
-    if attention.qkv.bias is not None:
-        biases = attention.qkv.bias.unflatten(0, (3, attention.num_heads, 1, -1))
-    query = _per_head(class_token[:, None], to_queries.mT, biases[0])  # (B, h, 1, d/h)
-    probe = (query * query.shape[-1] ** -0.5 @ to_keys).squeeze(2)  # (B, h, d)
+    num_heads, num_patches = attention.num_heads, patches.shape[1]
+    to_queries, to_keys, to_values = attention.qkv.weight.chunk(3)
+    query_bias, _, value_bias = _thirds(attention.qkv.bias)
+    query = F.linear(class_token[:, 0], to_queries, query_bias).unflatten(1, (num_heads, -1))
+    query = query * query.shape[2] ** -0.5
+    # The products with the weights of a head are batches over heads, (h, B, ...).
+    probe = torch.bmm(query.transpose(0, 1), to_keys.unflatten(0, (num_heads, -1)))
+    probe = probe.transpose(0, 1)  # (B, h, d)
     scores = torch.cat([probe @ class_token.mT, probe @ patches.mT], dim=2)
-    to_class, to_patches = scores.softmax(dim=-1).split([1, patches.shape[1]], dim=2)
-    mean = to_class * class_token + to_patches.to(patches.dtype) @ patches  # (B, h, d)
-    attended = _per_head(mean[:, :, None], to_values.mT, biases[2])
-    return attention.proj(attended.transpose(1, 2).flatten(2))
+    to_class, to_patches = scores.softmax(dim=-1).to(patches.dtype).split([1, num_patches], dim=2)
+    mean = to_class * class_token + to_patches @ patches  # (B, h, d)
+    attended = torch.bmm(mean.transpose(0, 1), to_values.unflatten(0, (num_heads, -1)).mT)
+    attended = attended.transpose(0, 1).flatten(1)  # (B, d)
+    attended = attended if value_bias is None else attended + value_bias
+    return attention.proj(attended)[:, None]
 
 
-def _per_head(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x W + b`` of (B, h or 1, 1, d) with a weight per head, (h, d, d/h)."""
-    product = x @ weight
-    return product if bias is None else product + bias
+def _thirds(bias: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The biases of queries, keys and values."""
+    return (None,) * 3 if bias is None else bias.chunk(3)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.progress import track
 
 from xcit_mm.cli.common import explain_errors
+from xcit_mm.models.variants import VARIANTS
 from xcit_mm.tables import format_table
 
 from .benchmark.jobs import run_job, speedup
@@ -28,8 +29,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         '8 of 96x96 per image. Times alternate within one process; memory is measured in a process '
         'of its own. Writes the table of docs/pretraining.md. Linux only.',
     )
-    parser.add_argument('--archs', nargs='+', default=['s12', 'n12'], help='default: s12 n12')
-    parser.add_argument('--batch', type=int, default=8, help='images per step (default: 8)')
+    parser.add_argument(
+        '--networks',
+        nargs='+',
+        type=network,
+        default=[('s12', 16), ('n12', 16), ('s12', 8)],
+        metavar='ARCH/PATCH',
+        help='default: s12/16 n12/16 s12/8',
+    )
+    parser.add_argument(
+        '--batch',
+        type=int,
+        default=8,
+        help='images per step with patches of 16x16; a quarter of it with 8x8 (default: 8)',
+    )
     parser.add_argument(
         '--repetitions', type=int, default=7, help='how often each is timed (default: 7)'
     )
@@ -40,16 +53,29 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def measure(arch: str, batch: int, repetitions: int, threads: int) -> dict[str, Any]:
+def network(text: str) -> tuple[str, int]:
+    """Size and patch size from a name such as ``s12/16``."""
+    arch, _, patch = text.lower().partition('/')
+    if arch not in VARIANTS or patch not in ('8', '16'):
+        known = ', '.join(VARIANTS)
+        raise argparse.ArgumentTypeError(f'{text!r} is not one of {known}, followed by /8 or /16')
+    return arch, int(patch)
+
+
+def measure(
+    arch: str, patch_size: int, batch: int, repetitions: int, threads: int
+) -> dict[str, Any]:
     """A row of the table.
 
     Args:
-        arch (str): Size of the XCiT; patches are 16x16.
-        batch (int): Images per step.
+        arch (str): Size of the XCiT.
+        patch_size (int): 8 or 16.
+        batch (int): Images per step with patches of 16x16; fewer with more tokens per image.
         repetitions (int): How often each network is timed.
         threads (int): Threads of torch.
     """
-    pair = [{'name': name, 'arch': arch} for name in ('timm', 'ours')]
+    batch = max(batch * patch_size**2 // 16**2, 1)
+    pair = [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
     settings: dict[str, Any] = dict(size=SIZE, mode='dino', threads=threads)
     apart = run_job('agreement', pair, batch=2, **settings)
     times = run_job('pair', pair, repetitions=repetitions, batch=batch, **settings)['times']
@@ -60,7 +86,8 @@ def measure(arch: str, batch: int, repetitions: int, threads: int) -> dict[str, 
     # speedup() divides the first times by the second: the time of ours over timm's.
     ratio = speedup(times[::-1])
     return {
-        'network': f'{arch.upper()}/16',
+        'network': f'{arch.upper()}/{patch_size}',
+        'images': batch,
         's per image, timm': f'{median(times[0]) / batch:.2f}',
         'ours': f'{median(times[1]) / batch:.2f}',
         'time': str(ratio),
@@ -73,8 +100,8 @@ def measure(arch: str, batch: int, repetitions: int, threads: int) -> dict[str, 
 
 def work(args: argparse.Namespace) -> int:
     rows = [
-        measure(arch, args.batch, args.repetitions, args.threads)
-        for arch in track(args.archs, 'measuring')
+        measure(*one, args.batch, args.repetitions, args.threads)
+        for one in track(args.networks, 'measuring')
     ]
     print(format_table(rows))
     if not args.no_page:

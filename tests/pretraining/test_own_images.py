@@ -80,6 +80,13 @@ def undisturbed(folder, tmp_path_factory):
     return config, work_dir, printed
 
 
+def test_the_start_fits_a_screen(undisturbed):
+    _, _, printed = undisturbed
+    start = printed[: printed.index('Epoch(train)')].splitlines()
+    assert len(start) < 24 and any('of them frozen' in line for line in start)
+    assert 'is skipped since' not in printed
+
+
 def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_path, capfd):
     config, work_dir, printed = undisturbed
     data = config.parent / 'data'

@@ -17,6 +17,8 @@ NOISE = (
     r'"FileClient" will be deprecated',
     r'"HardDiskBackend" is the alias',
     r'The prefix is not set in metric class',
+    # One line for each frozen parameter; the start of a run counts them.
+    r'\S+ is skipped since its requires_grad=False',
     # No package has a registry of functions; mmengine's inferencers ask for one.
     r'Failed to search registry with scope "\w+" in the "function" registry tree',
 )

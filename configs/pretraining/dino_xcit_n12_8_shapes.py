@@ -1,7 +1,7 @@
-# DINO on the built-in data set, without labels: a quarter of an hour on two cores.
+# DINO on the built-in data set, without labels: minutes on two cores.
 _base_ = ['_base_/dino_short.py', '../_base_/shapes_objects.py']
 
-epochs = 4
+epochs = 2
 crop = dict(type='CenterImageCrop', size=64, crop_ratio=1.0)
 test_pipeline = [_base_.load, crop, dict(type='PackImage')]
 model = dict(backbone=dict(patch_size=8))

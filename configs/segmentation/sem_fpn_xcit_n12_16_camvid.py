@@ -1,4 +1,4 @@
-# Semantic FPN with a slim neck on CamVid, trained from scratch: 20 minutes on one core.
+# Semantic FPN with a slim neck on CamVid, trained from scratch: 35 minutes on one core.
 _base_ = [
     '_base_/models/sem_fpn_xcit.py',
     '_base_/datasets/camvid.py',
@@ -14,13 +14,16 @@ model = dict(
         in_channels=[64] * 4,
         channels=64,
         num_classes=11,
-        # Tversky's index counts every class alike, as mIoU does: poles are 1 % of the pixels.
-        loss_decode=[dict(type='CrossEntropyLoss'), dict(type='TverskyLoss')],
+        # The Lovász loss counts every class alike, as mIoU does: poles are 1 % of the pixels.
+        loss_decode=[
+            dict(type='CrossEntropyLoss'),
+            dict(type='LovaszLoss', loss_type='multi_class', reduction='none'),
+        ],
     ),
 )
-train_cfg = dict(max_iters=1110, val_interval=370)
+train_cfg = dict(max_iters=2100, val_interval=700)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=1110),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=2100),
 ]
 default_hooks = dict(checkpoint=dict(interval=250))

@@ -122,7 +122,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description='Pre-train XCiT-N12 with DINO on three small data sets, train detectors and '
         'segmentors from that and from random weights, train the ablations of the paper, and write '
         'the tables and curves of docs/pretraining.md. Runs that are done are left out, '
-        'interrupted ones are resumed. All of it takes two and a half hours of one processor.',
+        'interrupted ones are resumed. All of it takes almost two hours of one processor.',
     )
     parser.add_argument(
         '--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all'

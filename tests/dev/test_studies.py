@@ -60,7 +60,8 @@ def test_the_study_has_its_configs():
 def test_a_run_is_made_once(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
-    options = ('shapes.train=40', 'shapes.val=6', 'train_dataloader.batch_size=8')
+    sizes = ('shapes.train=40', 'shapes.val=6', 'train_dataloader.dataset.indices=40')
+    options = (*sizes, 'train_dataloader.batch_size=8')
     config = str(ROOT / 'dev/peers/xcit_n12_8_shapes_short.py')
     task = Task(
         't', {'m': config}, {'accuracy/top1': 'top-1'}, 'accuracy/top1', options=dict(m=options)

@@ -2,7 +2,7 @@
 # from. The crops show cells as large as the detector sees them.
 _base_ = '_base_/dino_photos.py'
 
-epochs = 20
+epochs = 14
 train_dataloader = dict(
     dataset=dict(
         data_root='data/bccd',

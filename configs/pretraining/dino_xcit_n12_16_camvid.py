@@ -2,7 +2,7 @@
 # come from. The crops show things as large as the segmentor sees them.
 _base_ = '_base_/dino_photos.py'
 
-epochs = 16
+epochs = 12
 train_dataloader = dict(
     dataset=dict(
         data_root='data/camvid',

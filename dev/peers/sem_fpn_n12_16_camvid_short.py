@@ -11,6 +11,6 @@ train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 warm_up, decay = _base_.param_scheduler
-train_cfg = dict(max_iters=240, val_interval=120)
-param_scheduler = [{**warm_up, 'end': 20}, {**decay, 'begin': 20, 'end': 240}]
-default_hooks = dict(checkpoint=dict(interval=120))
+train_cfg = dict(max_iters=160, val_interval=80)
+param_scheduler = [{**warm_up, 'end': 20}, {**decay, 'begin': 20, 'end': 160}]
+default_hooks = dict(checkpoint=dict(interval=80))

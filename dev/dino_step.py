@@ -100,8 +100,8 @@ def measure(
 
 def work(args: argparse.Namespace) -> int:
     rows = [
-        measure(*one, args.batch, args.repetitions, args.threads)
-        for one in track(args.networks, 'measuring')
+        measure(arch, patch_size, args.batch, args.repetitions, args.threads)
+        for arch, patch_size in track(args.networks, 'measuring')
     ]
     print(format_table(rows))
     if not args.no_page:

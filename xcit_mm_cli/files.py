@@ -17,12 +17,18 @@ def missing_config(path: str | None) -> str | None:
         f'There is no config {Path(path).absolute()}. The configs of this project are in '
         'configs/detection/ and configs/segmentation/, for instance '
         'configs/detection/mask_rcnn_xcit_s12_8_3x.py. From anywhere, name installed configs '
-        'as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + _similar(Path(path))
+        'as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + did_you_mean(path)
     )
 
 
-def _similar(path: Path) -> str:
-    folder = path.parent
+def did_you_mean(path: str, shown: str | None = None) -> str:
+    """A question that names a config like one that does not exist, or nothing.
+
+    Args:
+        path (str): The file that does not exist.
+        shown (str, optional): How the user named it. Defaults to None, as that file.
+    """
+    folder, name = Path(path).parent, Path(path).name
     names = [file.name for file in folder.glob('*.py')] if folder.is_dir() else []
-    close = difflib.get_close_matches(path.name, names)
-    return f' Did you mean {folder / close[0]}?' if close else ''
+    close = difflib.get_close_matches(name, names, n=1)
+    return f' Did you mean {(shown or path).removesuffix(name)}{close[0]}?' if close else ''

@@ -54,6 +54,14 @@ MISSING = {
         'no checkpoint',
     ),
     'package': (['xcit_mm::detection/none.py'], 'no config'),
+    'like one of the package': (
+        ['xcit_mm::detection/mask_rcnn_xcit_s12_8_4x.py'],
+        'Did you mean xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py?',
+    ),
+    'option': (
+        [DETECTION, '--cfg-options', 'trian_cfg.max_epochs=1'],
+        'trian_cfg.max_epochs: there is no trian_cfg. Did you mean train_cfg?',
+    ),
 }
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 import ctypes
+import difflib
 import errno
 import functools
+import inspect
 import logging
 import os
 import signal
@@ -24,7 +26,7 @@ from mmengine.utils import import_modules_from_strings
 
 from xcit_mm_cli import parse_args
 from xcit_mm_cli.app import INTERRUPTED
-from xcit_mm_cli.files import missing_config
+from xcit_mm_cli.files import did_you_mean, missing_config
 
 from ..compat import init_gloo, revert_sync_bn
 from ..configs import nested_dicts
@@ -217,10 +219,14 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
         try:
             cfg = get_config(path)
         except (FileNotFoundError, ValueError, AssertionError) as error:
-            raise UserError(f'There is no config {path}: {error}') from None
+            file = Path(__file__).parents[1] / '.mim/configs' / path.partition('::')[2]
+            hint = did_you_mean(str(file), path) if path.startswith('xcit_mm::') else ''
+            raise UserError(f'There is no config {path}: {error}.{hint}') from None
     if options:
         with explaining_config(f'{path} with --cfg-options {" ".join(options)}', (Exception,)):
-            cfg.merge_from_dict(parse_options(options))
+            changes = parse_options(options)
+            _check_names(cfg, changes)
+            cfg.merge_from_dict(changes)
             # mmengine imported what the file names before it knew the options.
             import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
     forget_prefix(cfg)
@@ -228,6 +234,16 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
         # Also for configs whose own custom_imports replaced those of ours.
         import_modules_from_strings('xcit_mm.datasets.label_folder', allow_failed_imports=True)
     return cfg
+
+
+def _check_names(cfg: Config, changes: dict[str, Any]) -> None:
+    """Raise if an option looks like a misspelt part of the config. New parts are allowed."""
+    known = {*cfg, *inspect.signature(Runner.__init__).parameters}
+    for key in changes:
+        name = key.partition('.')[0]
+        close = difflib.get_close_matches(name, known - {'self'}, n=1, cutoff=0.8)
+        if name not in known and close:
+            raise UserError(f'--cfg-options {key}: there is no {name}. Did you mean {close[0]}?')
 
 
 def forget_prefix(cfg: Config) -> None:

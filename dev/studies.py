@@ -24,6 +24,8 @@ from xcit_mm.tables import format_table
 from .pages import write_between_marks
 
 Record = dict[str, Any]
+# Curves side by side in a picture.
+MAX_COLUMNS = 2
 
 
 @dataclass(frozen=True)
@@ -144,11 +146,15 @@ class Study:
         print(f'{len(records)} runs: {self.page}, {self.records} and {self.picture}')
 
     def _draw_curves(self, records: list[Record]) -> None:
-        tasks = [name for name in self.tasks if any(r['task'] == name for r in records)]
-        figure = Figure(figsize=(4.5 * len(tasks), 3), layout='constrained')
-        all_axes = figure.subplots(1, len(tasks), squeeze=False)[0]
-        for axes, task in zip(all_axes, tasks, strict=True):
-            self._draw_task(axes, task, [r for r in records if r['task'] == task])
+        # One point is no curve.
+        drawn = [r for r in records if len(r['curve']) > 1]
+        tasks = [name for name in self.tasks if any(r['task'] == name for r in drawn)]
+        columns = max(min(MAX_COLUMNS, len(tasks)), 1)
+        rows = max(-(-len(tasks) // columns), 1)
+        figure = Figure(figsize=(4.5 * columns, 3 * rows), layout='constrained')
+        for place, task in enumerate(tasks, start=1):
+            axes = figure.add_subplot(rows, columns, place)
+            self._draw_task(axes, task, [r for r in drawn if r['task'] == task])
         self.picture.parent.mkdir(exist_ok=True)
         figure.savefig(self.picture, dpi=110)
 

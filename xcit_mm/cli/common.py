@@ -238,11 +238,11 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
 
 def _check_names(cfg: Config, changes: dict[str, Any]) -> None:
     """Raise if an option looks like a misspelt part of the config. New parts are allowed."""
-    known = {*cfg, *inspect.signature(Runner.__init__).parameters}
+    known = {*cfg, *inspect.signature(Runner).parameters}
     for key in changes:
         name = key.partition('.')[0]
-        close = difflib.get_close_matches(name, known - {'self'}, n=1, cutoff=0.8)
-        if name not in known and close:
+        close = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if close:
             raise UserError(f'--cfg-options {key}: there is no {name}. Did you mean {close[0]}?')
 
 

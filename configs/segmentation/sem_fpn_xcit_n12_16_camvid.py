@@ -1,4 +1,4 @@
-# Semantic FPN with a slim neck on CamVid, trained from scratch: about 35 minutes on one core.
+# Semantic FPN with a slim neck on CamVid, trained from scratch: about 33 minutes on one core.
 _base_ = [
     '_base_/models/sem_fpn_xcit.py',
     '_base_/datasets/camvid.py',
@@ -21,9 +21,10 @@ model = dict(
         ],
     ),
 )
-train_cfg = dict(max_iters=2100, val_interval=700)
+train_cfg = dict(max_iters=2000, val_interval=500)
+optim_wrapper = dict(optimizer=dict(lr=2e-3))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=2100),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=100, end=2000),
 ]
 default_hooks = dict(checkpoint=dict(interval=250))

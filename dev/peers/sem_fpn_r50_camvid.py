@@ -12,6 +12,6 @@ model = dict(
     neck=dict(in_channels=[256, 512, 1024, 2048]),
 )
 # In the same time as XCiT-N12/16: an iteration takes 2.7 times as long.
-train_cfg = dict(max_iters=780, val_interval=260)
+train_cfg = dict(max_iters=750, val_interval=250)
 warm_up, decay = _base_.param_scheduler
-param_scheduler = [warm_up, {**decay, 'end': 780}]
+param_scheduler = [warm_up, {**decay, 'end': 750}]

@@ -5,7 +5,7 @@ from .classifier import ImageClassifier
 from .crops import CenterImageCrop, MultiCrop
 from .dino import DINO, DINOHead, dino_loss
 from .folders import CocoObjects, LabelledFolder, UnlabelledFolder
-from .hooks import DescribeHook, DINOHook, EnoughDataHook
+from .hooks import DescribeHook, DINOHook, EnoughDataHook, ValidateFirstHook
 from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
 from .transforms import PackImage, TimmTransform
 
@@ -27,6 +27,7 @@ __all__ = [
     'TimmTransform',
     'TopKAccuracy',
     'UnlabelledFolder',
+    'ValidateFirstHook',
     'dino_loss',
     'read_channels',
 ]

@@ -78,6 +78,21 @@ class DescribeHook(Hook):
         checkpoint['meta'][DESCRIPTION] = dict(trained_as=model, **sizes)
 
 
+@HOOKS.register_module()
+class ValidateFirstHook(Hook):
+    """Validates the network before it is trained, to compare later results with.
+
+    It comes after the checkpoint hook, which takes part in validation.
+    """
+
+    priority = 'LOWEST'
+
+    def before_train(self, runner: Runner) -> None:
+        """Validate, unless a run is resumed."""
+        if runner.iter == 0 and runner.val_dataloader is not None:
+            runner.val_loop.run()
+
+
 def cosine(start: float, end: float, step: int, steps: int) -> float:
     """A value that goes from ``start`` to ``end`` along half a cosine."""
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * step / steps))

@@ -20,13 +20,13 @@ dataset = dict(
     ),
     void=11,
 )  # fmt: skip
+# Short runs learn more from few changes of the images.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=(480, 360), ratio_range=(0.5, 1.1), keep_ratio=True),
+    dict(type='RandomResize', scale=(480, 360), ratio_range=(0.65, 1.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

@@ -14,6 +14,7 @@ from tests.engine import runs
 from tests.tiny import ROOT, forget_runs, shrink
 from xcit_mm.cli import check, convert, infer, test, train
 from xcit_mm.datasets.check import DataError
+from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import CenterImageCrop, LoadChannels, MultiCrop, read_channels
 from xcit_mm.pretraining.folders import UnlabelledFolder
@@ -48,6 +49,7 @@ param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=2
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(max_keep_ckpts=-1),
     dino=dict(temp_warmup_epochs=2))
 auto_scale_lr = dict(enable=False)
+custom_hooks = [dict(type='ValidateFirstHook')]
 """
 
 
@@ -87,6 +89,12 @@ def test_the_start_fits_a_screen(undisturbed):
     assert 'is skipped since' not in printed
 
 
+def test_features_are_measured_before_training_too(undisturbed):
+    _, work_dir, _ = undisturbed
+    _, curves = read_curves(work_dir, ['accuracy/knn'])
+    assert list(curves['accuracy/knn']) == [0, 4]
+
+
 def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_path, capfd):
     config, work_dir, printed = undisturbed
     data = config.parent / 'data'
@@ -115,6 +123,7 @@ def test_a_killed_run_resumes_exactly(undisturbed, tmp_path):
     assert runs.saved_step(killed) < 4
     status, printed = runs.run(killed, config, '--resume')
     assert status == 0, printed[-3000:]
+    assert '[0][' not in printed, 'validated at the start, as if nothing was trained'
     one, two = (runs.trained(place / 'epoch_4.pth') for place in (work_dir, killed))
     assert not runs.differences(one, two)
     state = one['state_dict']

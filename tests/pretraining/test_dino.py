@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch.nn import functional as F
 
 from tests.test_configs import ROOT, check_survives_faults
-from xcit_mm.pretraining import DINOHead, KNNAccuracy, LinearProbe, dino_loss
+from xcit_mm.pretraining import DINOHead, KNNAccuracy, LinearProbe, dino_loss, information
 from xcit_mm.pretraining.hooks import cosine, ramp
 
 ARCH = dict(embed_dims=16, depth=1, num_heads=2)
@@ -38,25 +38,42 @@ def reference_loss(student, teacher, center, student_temp, teacher_temp):
     return np.mean(terms)
 
 
+def sharpened(teacher, center, temperature):
+    """What the teacher sees, in double precision."""
+    return torch.from_numpy(softmax((np.asarray(teacher) - np.asarray(center)) / temperature))
+
+
 def test_loss_is_the_closed_form():
     random = np.random.default_rng(0)
     for views, batch, prototypes in ((2, 1, 3), (6, 3, 7)):
         student = random.normal(size=(views, batch, prototypes))
         teacher, center = random.normal(size=(2, batch, prototypes)), random.normal(size=prototypes)
         expected = reference_loss(student, teacher, center, 0.1, 0.04)
-        arguments = [torch.from_numpy(x) for x in (student, teacher, center)]
-        assert dino_loss(*arguments, 0.1, 0.04).item() == pytest.approx(expected, rel=1e-12)
+        targets = sharpened(teacher, center, 0.04)
+        actual = dino_loss(torch.from_numpy(student), targets, 0.1).item()
+        assert actual == pytest.approx(expected, rel=1e-12)
 
 
 def test_loss_in_half_precision_is_that_of_the_rounded_scores():
     random = torch.Generator().manual_seed(0)
     student = torch.randn(4, 2, 4096, generator=random).bfloat16()
-    teacher = torch.randn(2, 2, 4096, generator=random).bfloat16()
-    center = torch.zeros(4096)
-    expected = dino_loss(student.double(), teacher.double(), center.double(), 0.1, 0.04)
+    targets = sharpened(torch.randn(2, 2, 4096, generator=random), np.zeros(4096), 0.04)
+    expected = dino_loss(student.double(), targets, 0.1)
     with torch.autocast('cpu', torch.bfloat16):
-        actual = dino_loss(student, teacher, center, 0.1, 0.04)
+        actual = dino_loss(student, targets.float(), 0.1)
     assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_information_tells_both_ways_to_collapse_from_learning():
+    """It is ln 4 for four crops with a prototype each, and 0 if all crops get the same."""
+    one, all_alike = torch.zeros(4, 4, dtype=torch.float64), torch.full((4, 4), 0.25)
+    one[:, 2] = 1
+    assert information(one) == 0
+    assert information(all_alike) == pytest.approx(0, abs=1e-6)
+    assert information(torch.eye(4, dtype=torch.float64)) == pytest.approx(math.log(4))
+    p = softmax(np.random.default_rng(0).normal(size=(3, 5)))
+    divergences = (p * np.log(p / p.mean(axis=0))).sum(axis=1)
+    assert information(torch.from_numpy(p)) == pytest.approx(divergences.mean(), rel=1e-12)
 
 
 def test_schedules_are_the_closed_forms():

@@ -3,7 +3,7 @@
 from .channels import LoadChannels, read_channels
 from .classifier import ImageClassifier
 from .crops import CenterImageCrop, MultiCrop
-from .dino import DINO, DINOHead, dino_loss
+from .dino import DINO, DINOHead, dino_loss, information
 from .folders import CocoObjects, LabelledFolder, UnlabelledFolder
 from .hooks import DescribeHook, DINOHook, EnoughDataHook, ValidateFirstHook
 from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
@@ -29,5 +29,6 @@ __all__ = [
     'UnlabelledFolder',
     'ValidateFirstHook',
     'dino_loss',
+    'information',
     'read_channels',
 ]

@@ -158,21 +158,18 @@ class DINO(BaseModel):
         return data_samples
 
     def loss(self, global_crops: Tensor, local_crops: Tensor | None = None) -> dict[str, Tensor]:
-        """DINO's loss of crops (views, B, C, H, W); moves the centre."""
+        """DINO's loss of crops (views, B, C, H, W), and :func:`information`; moves the centre."""
         views = [crops for crops in (global_crops, local_crops) if crops is not None]
-        with torch.no_grad():
-            teacher = self.teacher([global_crops.flatten(0, 1)])
-        student = self.student([crops.flatten(0, 1) for crops in views])
         batch = global_crops.shape[1]
+        with torch.no_grad():
+            scores = self.teacher([global_crops.flatten(0, 1)])
+            targets = ((scores - self.center) / self.teacher_temp).softmax(dim=-1)
+        student = self.student([crops.flatten(0, 1) for crops in views])
         loss = dino_loss(
-            student.unflatten(0, (-1, batch)),
-            teacher.unflatten(0, (-1, batch)),
-            self.center,
-            self.student_temp,
-            self.teacher_temp,
+            student.unflatten(0, (-1, batch)), targets.unflatten(0, (-1, batch)), self.student_temp
         )
-        self.move_center(teacher)
-        return dict(loss=loss)
+        self.move_center(scores)
+        return dict(loss=loss, information=information(targets))
 
     @torch.no_grad()
     def move_center(self, scores: Tensor) -> None:
@@ -188,24 +185,33 @@ def by_view(crops: Any) -> Tensor:
     return torch.stack(list(crops), dim=1)
 
 
-def dino_loss(
-    student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float
-) -> Tensor:
+def dino_loss(student: Tensor, targets: Tensor, student_temp: float) -> Tensor:
     """Mean cross-entropy between the teacher's large crops and all other crops of the student.
 
     Args:
         student (Tensor): Scores (V, B, K) of all crops, the large ones first.
-        teacher (Tensor): Scores (T, B, K) of the large crops.
-        center (Tensor): What is subtracted from the teacher's scores, (K,).
+        targets (Tensor): What the teacher sees in the large crops: probabilities (T, B, K).
         student_temp (float): Temperature of the student.
-        teacher_temp (float): Temperature of the teacher: lower than the student's, so sharper.
     """
     # In full precision: these are sums over many thousand prototypes.
     with torch.autocast(student.device.type, enabled=False):
         if student.dtype in (torch.float16, torch.bfloat16):
-            student, teacher = student.float(), teacher.float()
-        targets = ((teacher - center) / teacher_temp).softmax(dim=-1)
+            student = student.float()
         log_probabilities = (student / student_temp).log_softmax(dim=-1)
+        targets = targets.to(student.dtype)
         pairs = -torch.einsum('tbk,vbk->tv', targets, log_probabilities) / student.shape[1]
         others = 1 - torch.eye(*pairs.shape, dtype=pairs.dtype, device=pairs.device)
         return (pairs * others).sum() / others.sum()
+
+
+def information(targets: Tensor) -> Tensor:
+    """What the teacher's prototypes tell about a crop, in nats; 0 if training has collapsed.
+
+    This is the entropy of the mean minus the mean entropy. It is 0 if all crops get the same
+    prototypes, be they all of them or one.
+
+    Args:
+        targets (Tensor): Probabilities (B, K).
+    """
+    mean = targets.mean(dim=0)
+    return torch.special.entr(mean).sum() - torch.special.entr(targets).sum(dim=-1).mean()

@@ -95,6 +95,14 @@ def test_features_are_measured_before_training_too(undisturbed):
     assert list(curves['accuracy/knn']) == [0, 4]
 
 
+def test_nothing_is_measured_without_validation(undisturbed, tmp_path):
+    config, _, _ = undisturbed
+    options = ['--no-validate', '--cfg-options', 'train_cfg.max_epochs=1']
+    status, printed = runs.run(tmp_path, config, *options)
+    assert status == 0, printed[-3000:]
+    assert 'accuracy/knn' not in printed
+
+
 def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_path, capfd):
     config, work_dir, printed = undisturbed
     data = config.parent / 'data'

@@ -88,8 +88,8 @@ class ValidateFirstHook(Hook):
     priority = 'LOWEST'
 
     def before_train(self, runner: Runner) -> None:
-        """Validate, unless a run is resumed."""
-        if runner.iter == 0 and runner.val_dataloader is not None:
+        """Validate, unless a run is resumed or never validates."""
+        if runner.iter == 0 and runner.val_loop is not None:
             runner.val_loop.run()
 
 

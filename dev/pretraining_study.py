@@ -18,7 +18,8 @@ from xcit_mm.models.ablations import ABLATIONS
 from .studies import Record, Study, Task, add_run_arguments, command, last_checkpoint, train
 
 OUT = Path('work_dirs/pretraining_study')
-KNN = 'accuracy/knn'
+# What is read from the log of a pre-training, besides the loss.
+LOGGED = ['information', 'accuracy/knn', 'accuracy/linear']
 # Data sets that are pre-trained on without labels, each with its config.
 DINO = {
     'shapes': 'configs/pretraining/dino_xcit_n12_8_shapes.py',
@@ -140,35 +141,44 @@ def pretrain(data: str, threads: int) -> None:
     print(f'DINO on {data}: {folder}', flush=True)
     minutes = train(DINO[data], folder, 0, threads)
     command('convert', last_checkpoint(folder), weights_of(data), '--force')
-    loss, curves = read_curves(folder, [KNN])
+    loss, curves = read_curves(folder, LOGGED)
     content = {
         'task': 'dino',
         'model': data,
         'seed': 0,
         'threads': threads,
         'processor_minutes': minutes,
-        'metrics': {'loss': list(loss.values())[-1], 'iterations': max(loss)},
-        'curve': curves[KNN],
-        'loss': loss,
+        'metrics': {'iterations': max(loss)},
+        'curve': loss,
+        'curves': curves,
     }
     write_atomically(record, json.dumps(content, indent=1) + '\n')
 
 
 def dino_rows(records: list[Record]) -> list[dict[str, Any]]:
-    """A row per data set: the loss at the start and the end, and the accuracy of the features."""
+    """A row per data set: loss, information and, with labels, the accuracy of the features."""
     found = {r['model']: r for r in records if r['task'] == 'dino'}
-    return [
-        {
-            'images': data,
-            'iterations': found[data]['metrics']['iterations'],
-            'first loss': round(next(iter(found[data]['loss'].values())), 2),
-            'last loss': round(found[data]['metrics']['loss'], 2),
-            'k-NN, %': ', '.join(f'{value:.1f}' for value in found[data]['curve'].values()),
-            'processor minutes': found[data]['processor_minutes'],
-        }
-        for data in DINO
-        if data in found
-    ]
+    rows = []
+    for data in (data for data in DINO if data in found):
+        record = found[data]
+        loss = list(record['curve'].values())
+        information, knn, linear = (list(record['curves'][name].values()) for name in LOGGED)
+        rows.append(
+            {
+                'images': data,
+                'iterations': record['metrics']['iterations'],
+                'loss': span(max(loss), loss[-1], 2),
+                'information': span(min(information), information[-1], 2),
+                'k-NN, %': span(knn[0], knn[-1], 1) if knn else '',
+                'linear, %': span(linear[0], linear[-1], 1) if linear else '',
+                'processor minutes': record['processor_minutes'],
+            }
+        )
+    return rows
+
+
+def span(start: float, end: float, digits: int) -> str:
+    return f'{start:.{digits}f} to {end:.{digits}f}'
 
 
 def work(args: argparse.Namespace) -> int:

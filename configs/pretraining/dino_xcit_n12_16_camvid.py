@@ -1,15 +1,15 @@
 # DINO on the training images of CamVid, without their labels. docs/real_data.md says where they
-# come from. The crops show things as large as the segmentor sees them.
+# come from.
 _base_ = '_base_/dino_photos.py'
 
-epochs = 12
+epochs = 26
 train_dataloader = dict(
     dataset=dict(
         data_root='data/camvid',
         data_prefix=dict(img_path='images/train'),
         pipeline=[
             _base_.train_pipeline[0],
-            dict(**_base_.crops, global_scale=(0.2, 0.8), local_scale=(0.03, 0.2)),
+            dict(**_base_.crops, color_strength=0.5),
             dict(type='PackImage'),
         ],
     ),

@@ -1,7 +1,7 @@
 # DINO on the built-in data set, without labels: minutes on two cores.
 _base_ = ['_base_/dino_short.py', '../_base_/shapes_objects.py']
 
-epochs = 2
+epochs = 4
 crop = dict(type='CenterImageCrop', size=64, crop_ratio=1.0)
 test_pipeline = [_base_.load, crop, dict(type='PackImage')]
 model = dict(backbone=dict(patch_size=8))
@@ -11,7 +11,14 @@ train_dataloader = dict(
         data_prefix=dict(img_path='train2017'),
         pipeline=[
             _base_.train_pipeline[0],
-            dict(type='MultiCrop', global_size=64, local_size=32, local_crops=4),
+            dict(
+                type='MultiCrop',
+                global_size=48,
+                global_scale=(0.15, 0.6),
+                local_size=24,
+                local_scale=(0.03, 0.15),
+                local_crops=4,
+            ),
             dict(type='PackImage'),
         ],
     ),
@@ -28,4 +35,4 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 train_cfg = dict(max_epochs=epochs, val_interval=1)
 param_scheduler = [_base_.short_warm_up, dict(**_base_.cosine, begin=0, end=epochs, eta_min=1e-6)]
-custom_hooks = [dict(type='ProgressBarHook', key_metric='knn')]
+custom_hooks = [dict(type='ProgressBarHook', key_metric='knn'), dict(type='ValidateFirstHook')]

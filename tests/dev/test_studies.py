@@ -33,13 +33,24 @@ def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
         for model, shift in (('random', 0), ('DINO', 5))
         for seed in range(3)
     ]
-    dino = record('dino', 'camvid', 0, loss=3.0, iterations=352)
-    for number, one in enumerate([*records, {**dino, 'loss': {'25': 6.9, '352': 3.0}}]):
+    dino = record('dino', 'camvid', 0, iterations=352)
+    dino['curve'] = {'25': 4.0, '50': 5.1, '352': 3.0}
+    dino['curves'] = {
+        'information': {'25': 0.3, '50': 0.1, '352': 0.7},
+        'accuracy/knn': {'0': 40.0, '1': 30.0, '2': 55.0},
+        'accuracy/linear': {},
+    }
+    for number, one in enumerate([*records, dino]):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / 'record.json').write_text(json.dumps(one))
     assert pretraining_study.work(args) == 0
     text = page.read_text(encoding='utf-8')
-    assert '0.150 (0.050, 0.150, 0.250)' in text and '| camvid' in text and '6.9' in text
+    assert '0.150 (0.050, 0.150, 0.250)' in text
+    row = next(line for line in text.splitlines() if line.startswith('| camvid'))
+    cells = [cell.strip() for cell in row.strip('|').split('|')]
+    assert cells == [
+        'camvid', '352', '5.10 to 3.00', '0.10 to 0.70', '40.0 to 55.0', '', '2.04',
+    ]  # fmt: skip
     assert (tmp_path / 'p.png').stat().st_size and '7 runs' in capsys.readouterr().out
     # The page keeps what it had when the runs are gone.
     for path in tmp_path.glob('*/record.json'):

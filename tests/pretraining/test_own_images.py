@@ -253,6 +253,25 @@ def test_crops_have_their_sizes_and_are_reproducible(channels):
         CenterImageCrop(32, mean=[0, 0], std=[1, 1])(dict(img=image))
 
 
+def test_color_strength_says_how_much_the_colours_of_crops_change():
+    # An image of one colour: every crop of it would be that colour, without changes.
+    colour = torch.tensor([0.3, 0.6, 0.4]).view(3, 1, 1)
+    image = colour.expand(3, 64, 64).permute(1, 2, 0).numpy()
+
+    def changes(strength):
+        torch.manual_seed(0)
+        crops = MultiCrop(32, local_crops=30, color_strength=strength, mean=[0.0], std=[1.0])
+        result = crops(dict(img=image))['img']['local_crops']
+        return (result - colour).abs().amax(dim=(1, 2, 3))
+
+    assert changes(0.0).max() < 1e-5  # rounding of the resampling and of the blur
+    weak, strong = changes(0.25), changes(1.0)
+    assert 0.01 < 2 * weak.mean() < strong.mean() < changes(2.0).mean()
+    for strength in (-0.1, 2.1, float('nan')):
+        with pytest.raises(ValueError, match='color_strength must be from 0 to 2'):
+            MultiCrop(color_strength=strength)
+
+
 def failing(capfd, config, *arguments):
     forget_runs()
     assert train.main([str(config), *map(str, arguments)]) == 2

@@ -14,6 +14,8 @@ from torch import Tensor
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 RATIO = (3 / 4, 4 / 3)
+# Of the changes of colour: twice that makes brightness 0.2...1.8 of what it was.
+MAX_STRENGTH = 2.0
 
 
 def to_tensor(image: np.ndarray) -> Tensor:
@@ -101,6 +103,10 @@ class MultiCrop(Crop):
         local_scale (tuple[float, float]): Part of the image that they show. Defaults to
             (0.05, 0.4).
         local_crops (int): Number of small crops. Defaults to 8.
+        color_strength (float): How much the colours change: 1 as in DINO, 0 not at all. It scales
+            the changes of brightness, contrast, saturation and hue, and the probabilities of grey
+            and of solarisation. Less is better if colours tell what an image shows, as stains of
+            a microscope do. Defaults to 1.
         mean (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
         std (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
     """
@@ -112,13 +118,19 @@ class MultiCrop(Crop):
         local_size: int = 96,
         local_scale: tuple[float, float] = (0.05, 0.4),
         local_crops: int = 8,
+        color_strength: float = 1.0,
         mean: Sequence[float] = MEAN,
         std: Sequence[float] = STD,
     ) -> None:
         super().__init__(mean, std)
+        if not 0 <= color_strength <= MAX_STRENGTH:
+            raise ValueError(
+                f'color_strength must be from 0 to {MAX_STRENGTH:g}, not {color_strength}'
+            )
         self.global_size, self.global_scale = global_size, global_scale
         self.local_size, self.local_scale = local_size, local_scale
         self.local_crops = local_crops
+        self.color_strength = color_strength
         self.has_warned = False
 
     def __call__(self, data: dict) -> dict:
@@ -161,29 +173,32 @@ class MultiCrop(Crop):
         if _happens(0.5):
             x = x.flip(-1)
         if _happens(0.8):
-            x = _jitter(x)
-        if x.shape[0] == 3 and _happens(0.2):
+            x = _jitter(x, self.color_strength)
+        if x.shape[0] == 3 and _happens(0.2 * self.color_strength):
             x = F.rgb_to_grayscale(x, num_output_channels=3)
         if _happens(blur):
             radius = min(6, (size - 1) // 2)
             x = F.gaussian_blur(x, 2 * radius + 1, _uniform(0.1, 2.0))
-        if _happens(solarise):
+        if _happens(solarise * self.color_strength):
             x = torch.where(x < 0.5, x, 1 - x)
         return self.normalise(x)
 
 
-def _jitter(x: Tensor) -> Tensor:
+def _jitter(x: Tensor, strength: float) -> Tensor:
     """Change brightness and contrast, and saturation and hue of RGB, in a random order."""
     from torchvision.transforms import functional as F
 
+    def change(most: float) -> float:
+        return strength * _uniform(-most, most)
+
     changes: list[Any] = [
-        lambda x: x * _uniform(0.6, 1.4),
-        lambda x: torch.lerp(x.mean(), x, _uniform(0.6, 1.4)),
+        lambda x: x * (1 + change(0.4)),
+        lambda x: torch.lerp(x.mean(), x, 1 + change(0.4)),
     ]
     if x.shape[0] == 3:
         changes += [
-            lambda x: F.adjust_saturation(x, _uniform(0.8, 1.2)),
-            lambda x: F.adjust_hue(x, _uniform(-0.1, 0.1)),
+            lambda x: F.adjust_saturation(x, 1 + change(0.2)),
+            lambda x: F.adjust_hue(x, change(0.1)),
         ]
     for index in torch.randperm(len(changes)).tolist():
         x = changes[index](x).clamp(0, 1)

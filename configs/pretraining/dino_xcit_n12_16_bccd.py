@@ -10,7 +10,7 @@ train_dataloader = dict(
         data_prefix=dict(img_path='JPEGImages'),
         pipeline=[
             _base_.train_pipeline[0],
-            dict(**_base_.crops, color_strength=0.0),
+            dict(_base_.crops, color_strength=0.0),
             dict(type='PackImage'),
         ],
     ),

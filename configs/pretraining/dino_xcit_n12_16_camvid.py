@@ -9,7 +9,7 @@ train_dataloader = dict(
         data_prefix=dict(img_path='images/train'),
         pipeline=[
             _base_.train_pipeline[0],
-            dict(**_base_.crops, color_strength=0.5),
+            dict(_base_.crops, color_strength=0.5),
             dict(type='PackImage'),
         ],
     ),

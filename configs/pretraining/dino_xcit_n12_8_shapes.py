@@ -11,14 +11,7 @@ train_dataloader = dict(
         data_prefix=dict(img_path='train2017'),
         pipeline=[
             _base_.train_pipeline[0],
-            dict(
-                type='MultiCrop',
-                global_size=48,
-                global_scale=(0.15, 0.6),
-                local_size=24,
-                local_scale=(0.03, 0.15),
-                local_crops=4,
-            ),
+            dict(_base_.train_pipeline[1], global_size=48, local_size=24, local_crops=4),
             dict(type='PackImage'),
         ],
     ),

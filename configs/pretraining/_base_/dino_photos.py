@@ -2,14 +2,7 @@
 # from this set the images, how much the colours of crops change, and the epochs.
 _base_ = './dino_short.py'
 
-crops = dict(
-    type='MultiCrop',
-    global_size=96,
-    global_scale=(0.3, 1.0),
-    local_size=48,
-    local_scale=(0.05, 0.3),
-    local_crops=4,
-)
+crops = dict(_base_.train_pipeline[1], global_size=96, local_size=48, local_crops=4)
 model = dict(backbone=dict(patch_size=16))
 val_cfg = test_cfg = None
 val_dataloader = test_dataloader = None

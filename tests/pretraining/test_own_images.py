@@ -224,6 +224,10 @@ def test_images_of_1_to_16_channels_are_read(tmp_path):
     np.save(tmp_path / 'objects.npy', np.array([{}], dtype=object))
     with pytest.raises(ValueError, match='allow_pickle'):
         read_channels(str(tmp_path / 'objects.npy'), 4)
+    (tmp_path / 'cut.png').write_bytes((tmp_path / 'rgba.png').read_bytes()[:30])
+    for channels in (1, 3, 4):
+        with pytest.raises(ValueError, match='it cannot be read'):
+            read_channels(str(tmp_path / 'cut.png'), channels)
     for channels in (0, 17):
         with pytest.raises(ValueError, match='channels must be in 1'):
             LoadChannels(channels)

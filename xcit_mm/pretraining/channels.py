@@ -28,7 +28,8 @@ def read_channels(path: str, channels: int) -> np.ndarray:
     if path.lower().endswith('.npy'):
         image = np.load(path, allow_pickle=False)
     elif channels == 3:
-        image = mmcv.imread(path, channel_order='rgb')
+        bgr = mmcv.imread(path)  # None if damaged, where channel_order='rgb' would fail in OpenCV
+        image = None if bgr is None else cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
     else:
         image = _read_unchanged(path)
         if channels == 1 and image.ndim == 3 and image.shape[2] in (3, 4):

@@ -146,9 +146,10 @@ class Study:
         print(f'{len(records)} runs: {self.page}, {self.records} and {self.picture}')
 
     def _draw_curves(self, records: list[Record]) -> None:
-        # One point is no curve.
-        drawn = [r for r in records if len(r['curve']) > 1]
-        tasks = [name for name in self.tasks if any(r['task'] == name for r in drawn)]
+        # One point is no curve, and one model no comparison.
+        compared = [name for name, task in self.tasks.items() if len(task.configs) > 1]
+        drawn = [r for r in records if len(r['curve']) > 1 and r['task'] in compared]
+        tasks = [name for name in compared if any(r['task'] == name for r in drawn)]
         columns = max(min(MAX_COLUMNS, len(tasks)), 1)
         rows = max(-(-len(tasks) // columns), 1)
         figure = Figure(figsize=(4.5 * columns, 3 * rows), layout='constrained')

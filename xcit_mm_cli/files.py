@@ -15,7 +15,7 @@ def missing_config(path: str | None) -> str | None:
         return None
     return (
         f'There is no config {Path(path).absolute()}. The configs of this project are in '
-        'configs/detection/ and configs/segmentation/, for instance '
+        'configs/detection/, segmentation/, classification/ and pretraining/, for instance '
         'configs/detection/mask_rcnn_xcit_s12_8_3x.py. From anywhere, name installed configs '
         'as xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py.' + did_you_mean(path)
     )

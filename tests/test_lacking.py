@@ -47,6 +47,7 @@ def blamed(output):
     return [name for name in lines if name not in ('timm', 'torchvision', 'AMX')]
 
 
+@pytest.mark.long  # make setup ends with the same check
 def test_doctor_finds_no_problem_here(tmp_path):
     run = Environment(tmp_path).command('doctor')
     assert run.returncode == 0, run.stdout + run.stderr

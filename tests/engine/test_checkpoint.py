@@ -184,6 +184,7 @@ def can_mount():
     return bool(shutil.which('unshare')) and subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason='no file system can be mounted here')
 def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_message(small_data, tmp_path):
     work_dir = tmp_path / 'work'

@@ -99,7 +99,7 @@ def test_code_is_not_run_even_if_torch_is_told_to_unpickle(code, monkeypatch):
     assert not witness.exists()
 
 
-@pytest.mark.parametrize('count', [100, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize('count', [40, pytest.param(500, marks=pytest.mark.long)])
 def test_a_file_with_a_flipped_bit_is_read_or_gives_an_error(good, count):
     """Files are loaded into a network in three formats, and resumed from."""
     results, memory = read_guarded('flip', count, *good)

@@ -13,6 +13,7 @@ from rich.progress import track
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.models.variants import VARIANTS
 from xcit_mm.tables import format_table
+from xcit_mm_cli.arguments import positive
 
 from .benchmark.jobs import run_job, speedup
 from .pages import write_between_marks
@@ -39,15 +40,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--batch',
-        type=int,
+        type=positive,
         default=8,
         help='images per step with patches of 16x16; a quarter of it with 8x8 (default: 8)',
     )
     parser.add_argument(
-        '--repetitions', type=int, default=7, help='how often each is timed (default: 7)'
+        '--repetitions', type=positive, default=7, help='how often each is timed (default: 7)'
     )
     parser.add_argument(
-        '--threads', type=int, default=os.cpu_count() or 1, help='default: one per core'
+        '--threads', type=positive, default=os.cpu_count() or 1, help='default: one per core'
     )
     parser.add_argument('--no-page', action='store_true', help='print the table alone')
     return parser.parse_args(argv)

@@ -20,6 +20,7 @@ from xcit_mm.demo.curves import read_curves
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
 from xcit_mm.tables import format_table
+from xcit_mm_cli.arguments import positive
 
 from .pages import write_between_marks
 
@@ -190,7 +191,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, seeds: list[int]) -> None
     shown = ' '.join(map(str, seeds))
     parser.add_argument('--seeds', nargs='+', type=int, default=seeds, help=f'default: {shown}')
     parser.add_argument(
-        '--threads', type=int, default=os.cpu_count() or 1, help='default: one per core'
+        '--threads', type=positive, default=os.cpu_count() or 1, help='default: one per core'
     )
     parser.add_argument(
         '--report', action='store_true', help='train nothing: write the page from earlier runs'

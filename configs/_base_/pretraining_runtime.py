@@ -8,7 +8,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    enough_data=dict(type='EnoughDataHook'),
+    classes=dict(type='ClassesHook'),
     describe=dict(type='DescribeHook'),
     **_base_.failsafe_hooks,
 )

@@ -253,6 +253,11 @@ def test_crops_have_their_sizes_and_are_reproducible(channels):
     assert middle.shape == (channels, 32, 32)
     with pytest.raises(ValueError, match='floating-point images must be in 0'):
         crops(dict(img=image.astype(np.float32)))
+    with pytest.raises(ValueError, match='images must be uint8, uint16 or floating-point'):
+        crops(dict(img=image.astype(np.int64)))
+    for std in ([0.5, 0.5], [0.0]):
+        with pytest.raises(ValueError, match=r'must be above 0: not \[0.5\] and'):
+            CenterImageCrop(32, mean=[0.5], std=std)
     with pytest.raises(ValueError, match='mean and std have 2 numbers'):
         CenterImageCrop(32, mean=[0, 0], std=[1, 1])(dict(img=image))
 
@@ -300,6 +305,25 @@ def test_a_list_chooses_the_images_of_a_folder(tmp_path):
     names.write_text('\n')
     with pytest.raises(DataError, match='names no images'):
         UnlabelledFolder(ann_file='train.txt', **settings)
+
+
+def test_a_wrong_setting_or_too_few_images_get_one_sentence(folder, tmp_path, capfd):
+    config = ROOT / 'configs/pretraining/dino_xcit_n12_16_camvid.py'
+    (tmp_path / 'data').mkdir()
+    shutil.copy(folder / 'a/one/deep/0.png', tmp_path / 'data')
+    options = ['--work-dir', tmp_path / 'work', '--cfg-options']
+    options += [f'train_dataloader.dataset.data_root={tmp_path / "data"}']
+    options += ['train_dataloader.dataset.data_prefix.img_path=.']
+    error = failing(capfd, config, *options)
+    assert 'There are 1 images for training, which is less than one batch of 16' in error
+    crops = 'train_dataloader.dataset.pipeline.1'
+    error = failing(capfd, config, *options, f'{crops}.color_strength=3')
+    assert error.startswith('error: A data loader of the config cannot be built')
+    assert 'color_strength must be from 0 to 2, not 3' in error
+    error = failing(capfd, config, *options, f'{crops}.colour_strength=1')
+    assert "unexpected keyword argument 'colour_strength'" in error
+    error = failing(capfd, config, *options, f'{crops}.mean=[0.5]')
+    assert 'mean and std must have one number per channel each' in error
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from mmengine.dist import all_gather_object, master_only
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import EpochBasedTrainLoop, Runner, find_latest_checkpoint
 from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
@@ -54,12 +54,20 @@ class GuardedRunner(Runner):
         """As in mmengine."""
         if isinstance(dataloader, dict) and isinstance(dataloader['dataset'], dict):
             dataloader = {**dataloader, 'dataset': guarded(dataloader['dataset'])}
-        return Runner.build_dataloader(dataloader, *args, **kwargs)
+        try:
+            return Runner.build_dataloader(dataloader, *args, **kwargs)
+        except UserError:
+            raise
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f'A data loader of the config cannot be built: {type(error).__name__}: '
+                + ' '.join(str(error).split())
+            ) from error
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
         try:
-            return self.checked(super().build_train_loop(loop), 'training data')
+            built = self.checked(super().build_train_loop(loop), 'training data')
         except TypeError as error:
             if 'Loop' not in str(error):
                 raise
@@ -67,6 +75,14 @@ class GuardedRunner(Runner):
                 f'train_cfg cannot be used: {error}. Loops by epoch have max_epochs, loops by '
                 'iteration have max_iters.'
             ) from error
+        if isinstance(built, EpochBasedTrainLoop) and not len(built.dataloader):
+            loader = built.dataloader
+            raise DataError(
+                f'There are {len(loader.dataset)} images for training, which is less than one '
+                f'batch of {loader.batch_sampler.batch_size} per process: add images, or set a '
+                'smaller train_dataloader.batch_size.'
+            )
+        return built
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""

@@ -5,18 +5,18 @@ from .classifier import ImageClassifier
 from .crops import CenterImageCrop, MultiCrop
 from .dino import DINO, DINOHead, dino_loss, information
 from .folders import CocoObjects, LabelledFolder, UnlabelledFolder
-from .hooks import DescribeHook, DINOHook, EnoughDataHook, ValidateFirstHook
+from .hooks import ClassesHook, DescribeHook, DINOHook, ValidateFirstHook
 from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
 from .transforms import PackImage, TimmTransform
 
 __all__ = [
     'DINO',
     'CenterImageCrop',
+    'ClassesHook',
     'CocoObjects',
     'DINOHead',
     'DINOHook',
     'DescribeHook',
-    'EnoughDataHook',
     'ImageClassifier',
     'KNNAccuracy',
     'LabelledFolder',

@@ -22,9 +22,11 @@ def to_tensor(image: np.ndarray) -> Tensor:
     """An array (height, width, C) as a tensor (C, height, width) in 0...1.
 
     Args:
-        image (np.ndarray): Whole numbers of any size, or floating-point numbers in 0...1.
+        image (np.ndarray): Of type uint8 or uint16, or floating-point numbers in 0...1.
     """
-    scale = np.iinfo(image.dtype).max if np.issubdtype(image.dtype, np.integer) else 1
+    if image.dtype not in (np.uint8, np.uint16) and not np.issubdtype(image.dtype, np.floating):
+        raise ValueError(f'images must be uint8, uint16 or floating-point, not {image.dtype}')
+    scale = 1 if np.issubdtype(image.dtype, np.floating) else np.iinfo(image.dtype).max
     array = np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32) / np.float32(scale)
     if not (array.min() >= 0 and array.max() <= 1):  # NaN is neither
         raise ValueError('floating-point images must be in 0...1')
@@ -43,6 +45,11 @@ class Crop:
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.mean = torch.tensor(mean).view(-1, 1, 1)
         self.std = torch.tensor(std).view(-1, 1, 1)
+        if len(self.mean) != len(self.std) or not (self.std > 0).all():
+            raise ValueError(
+                'mean and std must have one number per channel each, or one for all, and those of '
+                f'std must be above 0: not {mean} and {std}'
+            )
 
     def normalise(self, image: Tensor) -> Tensor:
         """Normalise a tensor (C, H, W)."""

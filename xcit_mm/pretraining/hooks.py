@@ -22,21 +22,14 @@ def inner_model(runner: Runner) -> Any:
 
 
 @HOOKS.register_module()
-class EnoughDataHook(Hook):
-    """Stops a run whose data cannot train the model: less than a batch, or the wrong classes."""
+class ClassesHook(Hook):
+    """Stops a run whose data has other classes than the model, or than its training images."""
 
     classes: Sequence[str] | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Check the images and classes of training."""
-        loader = runner.train_dataloader
-        if not len(loader):
-            raise DataError(
-                f'There are {len(loader.dataset)} images for training, which is less than one '
-                f'batch of {loader.batch_sampler.batch_size} per process: add images, or set '
-                'a smaller train_dataloader.batch_size.'
-            )
-        self._check_classes(runner, loader.dataset)
+        """Check the classes of training."""
+        self._check_classes(runner, runner.train_dataloader.dataset)
 
     def before_val(self, runner: Runner) -> None:
         """Check the classes of validation."""

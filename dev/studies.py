@@ -249,4 +249,5 @@ def command(*arguments: Any, threads: int = 1) -> None:
     """
     env = {**os.environ, 'OMP_NUM_THREADS': str(threads)}
     command = [sys.executable, '-m', 'xcit_mm_cli', *map(str, arguments)]
-    subprocess.run(command, check=True, env=env)
+    if subprocess.run(command, check=False, env=env).returncode:
+        raise UserError(f'xcit-mm {arguments[0]} {arguments[1]} failed; the reason is above.')

@@ -159,13 +159,12 @@ def dino_rows(records: list[Record]) -> list[dict[str, Any]]:
     """A row per data set: loss, information and, with labels, the accuracy of the features."""
     found = {r['model']: r for r in records if r['task'] == 'dino'}
     rows = []
-    for data in (data for data in DINO if data in found):
-        record = found[data]
+    for record in (found[data] for data in DINO if data in found):
         loss = list(record['curve'].values())
         information, knn, linear = (list(record['curves'][name].values()) for name in LOGGED)
         rows.append(
             {
-                'images': data,
+                'images': record['model'],
                 'iterations': record['metrics']['iterations'],
                 'loss': span(max(loss), loss[-1], 2),
                 'information': span(min(information), information[-1], 2),

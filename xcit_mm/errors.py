@@ -2,7 +2,10 @@
 
 from xcit_mm_deploy.errors import UserError
 
-__all__ = ['TooSmallError', 'UserError', 'is_out_of_memory']
+__all__ = ['BUILD_ERRORS', 'TooSmallError', 'UserError', 'is_out_of_memory']
+
+# What classes raise if they cannot be built with the arguments of a config.
+BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 
 
 class TooSmallError(ValueError):

@@ -255,6 +255,10 @@ def test_crops_have_their_sizes_and_are_reproducible(channels):
         crops(dict(img=image.astype(np.float32)))
     with pytest.raises(ValueError, match='images must be uint8, uint16 or floating-point'):
         crops(dict(img=image.astype(np.int64)))
+    signed = (image // 2).astype(np.int16)
+    assert crops(dict(img=signed))['img']['global_crops'].shape == (2, channels, 64, 64)
+    with pytest.raises(ValueError, match='whole numbers not below 0'):
+        crops(dict(img=-1 - signed))
     for std in ([0.5, 0.5], [0.0]):
         with pytest.raises(ValueError, match=r'must be above 0: not \[0.5\] and'):
             CenterImageCrop(32, mean=[0.5], std=std)

@@ -12,10 +12,10 @@ from ..datasets.check import Problem, find_problems
 from ..datasets.check.heads import check_heads
 from ..datasets.check.run import build
 from ..datasets.present import check_datasets
-from ..errors import UserError
+from ..errors import BUILD_ERRORS, UserError
 from ..files import check_writable, write_atomically
 from ..tables import format_table
-from .common import BUILD_ERRORS, command, load_config, task_of
+from .common import command, load_config, task_of
 
 
 def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> list[Problem]:

@@ -33,11 +33,9 @@ from ..configs import nested_dicts
 from ..datasets.present import PUBLIC
 from ..engine.console import without_noise
 from ..engine.runner import GuardedRunner
-from ..errors import UserError
+from ..errors import BUILD_ERRORS, UserError
 from ..weights import use_strict_reader
 
-# What classes raise if they cannot be built with the arguments of a config.
-BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 CONFIG_SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -14,11 +14,10 @@ from xcit_mm_deploy import ImageError
 from ..compat import revert_sync_bn
 from ..deploy.export import Options, export, report_path
 from ..deploy.support import check_packages, check_supported
-from ..errors import UserError
+from ..errors import BUILD_ERRORS, UserError
 from ..files import check_writable
 from ..inference import build_inferencer, find_images, read_image
 from .common import (
-    BUILD_ERRORS,
     check_checkpoint,
     command,
     explaining_config,

@@ -15,7 +15,7 @@ import xcit_mm_deploy
 from xcit_mm_deploy.inputs import Source
 
 from ..configs import category_ids
-from ..errors import UserError
+from ..errors import BUILD_ERRORS, UserError
 from ..inference import (
     TASKS,
     AnnotationFile,
@@ -33,7 +33,6 @@ from ..inference import (
 from ..inference.processes import device_of, this_process
 from ..inference.shards import EVERYTHING, Shard, delete_shards
 from .common import (
-    BUILD_ERRORS,
     check_checkpoint,
     check_device,
     command,

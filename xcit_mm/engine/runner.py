@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
-from ..errors import TooSmallError, UserError, is_out_of_memory
+from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..files import write_atomically
 from .console import StartFilter, console_handlers, hide_noise
 from .evaluated import evaluate_own_images
@@ -58,7 +58,7 @@ class GuardedRunner(Runner):
             return Runner.build_dataloader(dataloader, *args, **kwargs)
         except UserError:
             raise
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except BUILD_ERRORS as error:
             raise UserError(
                 f'A data loader of the config cannot be built: {type(error).__name__}: '
                 + ' '.join(str(error).split())

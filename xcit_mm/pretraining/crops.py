@@ -22,14 +22,18 @@ def to_tensor(image: np.ndarray) -> Tensor:
     """An array (height, width, C) as a tensor (C, height, width) in 0...1.
 
     Args:
-        image (np.ndarray): Of type uint8 or uint16, or floating-point numbers in 0...1.
+        image (np.ndarray): Of type uint8, uint16, int16 without negative numbers, or
+            floating-point numbers in 0...1.
     """
-    if image.dtype not in (np.uint8, np.uint16) and not np.issubdtype(image.dtype, np.floating):
-        raise ValueError(f'images must be uint8, uint16 or floating-point, not {image.dtype}')
-    scale = 1 if np.issubdtype(image.dtype, np.floating) else np.iinfo(image.dtype).max
+    is_whole = image.dtype in (np.uint8, np.uint16, np.int16)
+    if not is_whole and not np.issubdtype(image.dtype, np.floating):
+        raise ValueError(
+            f'images must be uint8, uint16 or floating-point, or int16, not {image.dtype}'
+        )
+    scale = np.iinfo(image.dtype).max if is_whole else 1
     array = np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32) / np.float32(scale)
     if not (array.min() >= 0 and array.max() <= 1):  # NaN is neither
-        raise ValueError('floating-point images must be in 0...1')
+        raise ValueError('floating-point images must be in 0...1, and whole numbers not below 0')
     return torch.from_numpy(array)
 
 
@@ -112,8 +116,8 @@ class MultiCrop(Crop):
         local_crops (int): Number of small crops. Defaults to 8.
         color_strength (float): How much the colours change: 1 as in DINO, 0 not at all. It scales
             the changes of brightness, contrast, saturation and hue, and the probabilities of grey
-            and of solarisation. Less is better if colours tell what an image shows, as stains of
-            a microscope do. Defaults to 1.
+            and of solarisation. Less is better if such changes leave little that crops of an
+            image share, as with photographs of one stain. Defaults to 1.
         mean (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
         std (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
     """

@@ -1,6 +1,7 @@
 """Writes a config for a folder of somebody's data: about a page that trains as it is."""
 
 import math
+import pprint
 import textwrap
 from dataclasses import dataclass
 
@@ -264,8 +265,8 @@ def _metainfo(data: Data) -> str:
     line = f'dict(classes={tuple(data.classes)!r})'
     if len(line) < 85:
         return line
-    names = textwrap.wrap(', '.join(map(repr, data.classes)), 90, break_long_words=False)
-    return '\n'.join(['dict(', '    classes=(', *(f'        {n}' for n in names), '    ),', ')'])
+    names = pprint.pformat(tuple(data.classes), width=86, compact=True)
+    return f'dict(\n    classes={textwrap.indent(names, " " * 12).lstrip()},\n)'
 
 
 def _on_names(data: Data) -> str:

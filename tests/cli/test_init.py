@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.cli import check, init, train
 from xcit_mm.datasets.find import find_coco, find_labels, split_content
@@ -80,6 +81,26 @@ def test_the_written_config_trains(name, small_shapes, tmp_path, capsys):
     assert len(saved[f'{head}.weight']) == count + (task == 'detection')
     has_masks = any(key.startswith('roi_head.mask_head') for key in saved)
     assert has_masks == (name in ('yolo', 'coco'))
+
+
+def test_names_of_classes_may_have_spaces(tmp_path):
+    """ADE20k's names, which take more than one line."""
+    names = list(ADE20KDataset.METAINFO['classes'])
+    write_values(tmp_path / 'data', [0, 1, 149])
+    assert call(init, 'segmentation', '--data', 'data', '--scratch', '--classes', *names) == 0
+    assert list(Config.fromfile('data.py').metainfo.classes) == names
+    assert all(len(line) <= 100 for line in Path('data.py').read_text().splitlines())
+
+
+def test_a_config_that_does_not_work_gets_no_name(tmp_path, capsys):
+    """mmengine replaces what is in double braces by a variable of the environment."""
+    write_values(tmp_path / 'data', [0, 1])
+    words = ['segmentation', '--data', 'data', '--scratch', '--classes', 'road']
+    assert call(init, *words, '{{$LANE:}}') == 2
+    error = capsys.readouterr().err
+    assert 'The config data.py cannot be used' in error and len(error.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ['data']
+    assert call(init, *words, 'lane') == 0  # nothing is in the way
 
 
 def write_tiny(config, out):

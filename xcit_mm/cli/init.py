@@ -1,24 +1,27 @@
 """Write a config for a folder of data."""
 
 import argparse
+import itertools
 import os
 import re
 import shlex
+import tempfile
 from pathlib import Path
 
 import torch
-from mmengine.registry import init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 
 from ..configs import innermost_datasets
 from ..datasets.check import Report, find_problems
 from ..datasets.convert import convert_folder, find_format
 from ..datasets.find import Data, find_coco, find_labels, nothing_found
-from ..errors import UserError
+from ..datasets.guard import build_guarded
+from ..errors import BUILD_ERRORS, UserError
 from ..files import check_writable, write_atomically
 from ..starter import Choice, detection_config, segmentation_config
 from ..tables import format_table
 from ..weights import resolve_short_name
-from .common import command, load_config
+from .common import command, explaining_config, load_config
 from .convert_data import print_converted
 
 SCOPES = {'detection': 'mmdet', 'segmentation': 'mmseg'}
@@ -45,8 +48,9 @@ def main(args: argparse.Namespace) -> int:
     data, left_out = find(args)
     if data is None:
         raise UserError(nothing_found(args.data, args.task))
-    write_atomically(out, write(data, choice))
-    report = _check(out, args.task)
+    text = write(data, choice)
+    report = _check(text, out.name, args.task)
+    write_atomically(out, text)
     _print(report, data, out, choice)
     return 1 if report.errors or left_out else 0
 
@@ -121,13 +125,34 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _check(config: Path, task: str) -> Report:
-    """Check the data as ``xcit-mm check`` does."""
-    cfg = load_config(str(config), None)
+def _check(text: str, name: str, task: str) -> Report:
+    """Build what a config names, and check the data as ``xcit-mm check`` does.
+
+    Args:
+        text (str): The config, which has no file yet: one that does not work never gets its name.
+        name (str): The name that it will have.
+        task (str): ``detection`` or ``segmentation``.
+
+    Raises:
+        UserError: If the config does not work.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder, name)
+        draft.write_text(text, encoding='utf-8')
+        try:
+            cfg = load_config(str(draft))
+        except UserError as error:
+            raise UserError(str(error).replace(str(draft), name)) from error
     init_default_scope(SCOPES[task])
     loaders = {split: cfg.get(f'{split}_dataloader') for split in ('train', 'val', 'test')}
     datasets = {split: list(innermost_datasets(loader)) for split, loader in loaders.items()}
-    return find_problems(datasets, _cores())
+    with explaining_config(name, BUILD_ERRORS):
+        MODELS.build(cfg.model)
+    report = find_problems(datasets, _cores())
+    with explaining_config(name, BUILD_ERRORS):
+        for dataset in [] if report.errors else itertools.chain(*datasets.values()):
+            build_guarded({**dataset, 'serialize_data': False})[0]
+    return report
 
 
 def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:

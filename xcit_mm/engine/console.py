@@ -17,6 +17,7 @@ NOISE = (
     r'"FileClient" will be deprecated',
     r'"HardDiskBackend" is the alias',
     r'The prefix is not set in metric class',
+    r'For binary segmentation, we suggest using',
     # One line for each frozen parameter; the start of a run counts them.
     r'\S+ is skipped since its requires_grad=False',
     # No package has a registry of functions; mmengine's inferencers ask for one.

@@ -75,11 +75,6 @@ def infer_many(folder, count, first):
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_after_60_of_160_images(tmp_path):
-    # Keeping ten masks per image, 40 kB, would take more.
-    assert max(infer_many(tmp_path, count=160, first=60)) < 0.005
-
-
-@pytest.mark.long
-def test_memory_does_not_grow_after_200_of_5000_images(tmp_path):
-    assert max(infer_many(tmp_path, count=5000, first=200)) < 0.02
+def test_memory_does_not_grow_after_200_of_1000_images(tmp_path):
+    # 0.5% of 480 MB is 3 kB for each of the other 800 images. Keeping the masks would take 40 kB.
+    assert max(infer_many(tmp_path, count=1000, first=200)) < 0.005

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cv2
@@ -20,6 +19,7 @@ from xcit_mm.inference.processes import ALONE, device_of, this_process
 from xcit_mm.inference.shards import Job, Journal, Shard, open_journal
 from xcit_mm_deploy import inputs
 
+from ..engine.runs import wait_for
 from ..runtime import graphs
 from ..tiny import ROOT
 
@@ -236,8 +236,8 @@ def workers_of(process):
 
 
 @pytest.mark.long
-def test_20000_images_through_two_processes_with_three_kills(tmp_path):
-    images, out = draw_images(tmp_path / 'images', 20_000), tmp_path / 'out'
+def test_3000_images_through_two_processes_with_three_kills(tmp_path):
+    images, out = draw_images(tmp_path / 'images', 3000), tmp_path / 'out'
     model = write_model(tmp_path / 'model.onnx', 'detection')
     launcher = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=2', '--standalone']
     command = ['tools/infer.py', images, '--model', model, '--no-vis', '--out-dir']
@@ -247,17 +247,13 @@ def test_20000_images_through_two_processes_with_three_kills(tmp_path):
     def lines():
         return sum(path.read_bytes().count(b'\n') - 1 for path in out.glob('shards/*'))
 
-    start = time.monotonic()
-    for kill, limit in enumerate((5_000, 10_000, 15_000)):
+    for kill, limit in enumerate((600, 1200, 1800)):
         process = subprocess.Popen([*launcher, *command, out], cwd=ROOT, env=environ)
-        while lines() < limit:
-            assert process.poll() is None
-            time.sleep(0.2)
+        assert wait_for(lambda limit=limit: lines() >= limit, process)
         os.kill(workers_of(process)[kill % 2], signal.SIGKILL)
         assert process.wait() != 0  # torchrun stops the other one
-        print(f'{lines()} images after {time.monotonic() - start:.0f} s: killed')
+        assert lines() < 3000
     subprocess.run([*launcher, *command, out], cwd=ROOT, env=environ, check=True)
-    print(f'{lines()} images after {time.monotonic() - start:.0f} s')
-    assert lines() == 20_000  # each once
+    assert lines() == 3000  # each once
     assert merge.main([str(out)]) == 0
     assert files_of(out) == files_of(tmp_path / 'one')

@@ -1,6 +1,7 @@
 """The test command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
 
 import json
+import re
 import runpy
 import shutil
 import sys
@@ -51,7 +52,12 @@ def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, mon
     expected = metrics_of(tmp_path / 'theirs')
     assert metrics_of(tmp_path / 'ours') == expected and expected
     written = json.loads(result.read_text())
-    assert {key: written[key] for key in expected} == pytest.approx(expected, nan_ok=True)
+    assert {key: -1 if written[key] is None else written[key] for key in expected} == expected
+    for key, value in expected.items():
+        (line,) = [line for line in table if line.split()[:1] == [key]]
+        assert line.endswith(' -' if value == -1 else f' {value:.4g}')
+    note = 'AP counts at most 100 detections per image and class, as in COCO.'
+    assert (note in table) == (head == 'mask_rcnn')
     assert any(line.startswith('metric') for line in table)
     assert f'metrics: {result}' in table[-1]
 
@@ -86,7 +92,27 @@ def test_the_classes_in_their_order_average_to_the_metrics(head, trained, tmp_pa
         assert column in table[0]
     assert '+---' not in printed  # mmdet's and mmseg's own tables
     (log,) = tmp_path.glob('*/*.log')
-    assert '+---' in log.read_text()
+    assert 'per class results' in log.read_text()
+
+
+def test_a_detector_that_finds_nothing_among_many_objects(trained, small_data, tmp_path, capfd):
+    file, result = tmp_path / 'crowded.json', tmp_path / 'metrics.json'
+    content = json.loads((small_data / 'coco/annotations/instances_val2017.json').read_text())
+    first = content['annotations'][0]
+    content['annotations'] += [{**first, 'id': 10_000 + i} for i in range(150)]
+    file.write_text(json.dumps(content))
+    options = [f'test_dataloader.dataset.ann_file={file}', f'test_evaluator.ann_file={file}']
+    options += ['model.test_cfg.rcnn.score_thr=1.0']
+    arguments = ['--json', result, '--work-dir', tmp_path, '--cfg-options', *options]
+    assert call(*trained('mask_rcnn'), *arguments) == 0
+    (out, err), written = capfd.readouterr(), json.loads(result.read_text())
+    for metric in ('bbox', 'segm'):
+        assert written[f'coco/{metric}_mAP'] == written[f'coco/{metric}_mAP_50'] == 0
+        assert re.search(rf'^coco/{metric}_mAP +0$', out, re.MULTILINE)
+    objects = int(re.search(r'at most (\d+) detections per image and class', out)[1])
+    assert objects > 150
+    option = f'--cfg-options model.test_cfg.rcnn.max_per_img={objects}'
+    assert (out + err).count(option) == 1
 
 
 def test_masks_of_a_detector_of_boxes_are_refused_in_a_sentence(trained, tmp_path, capfd):

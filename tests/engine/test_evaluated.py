@@ -1,4 +1,4 @@
-"""A detector is evaluated on the images of its data set."""
+"""A detector is evaluated on the images of its data set, and on all objects in them."""
 
 import json
 from types import SimpleNamespace
@@ -8,12 +8,13 @@ import torch
 from mmdet.datasets import CocoDataset
 from mmdet.evaluation import CocoMetric
 
-from xcit_mm.engine.evaluated import evaluate_own_images
+from xcit_mm.engine.coco_metric import ConsistentCocoMetric
+from xcit_mm.engine.evaluated import evaluate_own_images, find_low_limits, use_own_metrics
 from xcit_mm.errors import UserError
 
 
-def loop_on(dataset, ann_file):
-    metric = CocoMetric(ann_file=str(ann_file), metric='bbox')
+def loop_on(dataset, ann_file, kind=CocoMetric, **settings):
+    metric = kind(ann_file=str(ann_file), **{'metric': 'bbox', **settings})
     metric.dataset_meta = dataset.metainfo
     parts = dict(
         dataloader=SimpleNamespace(dataset=dataset), evaluator=SimpleNamespace(metrics=[metric])
@@ -41,19 +42,30 @@ def data(small_shapes):
     return build, file
 
 
-def score(metric, dataset):
-    """The AP of perfect detections in all images of a data set."""
+def evaluate(metric, dataset, share=1.0):
+    """The metrics of perfect detections of a share of the objects of each image."""
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
         objects = [one for one in info['instances'] if not one['ignore_flag']]
-        found = dict(
-            bboxes=torch.tensor([one['bbox'] for one in objects]),
-            scores=torch.ones(len(objects)),
-            labels=torch.tensor([one['bbox_label'] for one in objects]),
-        )
+        objects = objects[: round(share * len(objects))]
         shape = info['height'], info['width']
+        masks = torch.zeros(len(objects), *shape, dtype=torch.bool)
+        boxes = torch.tensor([one['bbox'] for one in objects]).reshape(-1, 4)
+        for mask, (left, top, right, bottom) in zip(masks, boxes.int().tolist(), strict=True):
+            mask[top:bottom, left:right] = True
+        found = dict(
+            bboxes=boxes,
+            scores=torch.ones(len(objects)),
+            labels=torch.tensor([one['bbox_label'] for one in objects], dtype=torch.long),
+            masks=masks,
+        )
         metric.process({}, [dict(pred_instances=found, img_id=info['img_id'], ori_shape=shape)])
-    return metric.evaluate(len(dataset))['coco/bbox_mAP']
+    return metric.evaluate(len(dataset))
+
+
+def score(metric, dataset):
+    """The AP of perfect detections in all images of a data set."""
+    return evaluate(metric, dataset)['coco/bbox_mAP']
 
 
 def test_images_that_indices_leave_out_are_not_missed(data):
@@ -77,3 +89,83 @@ def test_the_annotations_of_other_images_are_refused(data, tmp_path):
         loop, _ = loop_on(build(), other)
         with pytest.raises(UserError, match=r'val_evaluator.ann_file lacks 1 of the \d+ images'):
             evaluate_own_images(loop, 'val')
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """A function that returns a data set with so many squares per image, and its annotations."""
+
+    def build(objects):
+        squares = [[20 * (i % 20), 20 * (i // 20), 12, 12] for i in range(objects)]
+        content = dict(
+            images=[dict(id=1, file_name='a.jpg', width=400, height=400)],
+            categories=[dict(id=1, name='cell')],
+            annotations=[
+                dict(id=i, image_id=1, category_id=1, bbox=box, area=144, iscrowd=0,
+                     segmentation=[[x, y, x + 12, y, x + 12, y + 12, x, y + 12]])
+                for i, box in enumerate(squares, 1) for x, y in [box[:2]]
+            ],
+        )  # fmt: skip
+        file = tmp_path / 'cells.json'
+        file.write_text(json.dumps(content))
+        settings = dict(metainfo=dict(classes=('cell',)), test_mode=True)
+        return CocoDataset(ann_file=str(file), data_prefix=dict(img=''), **settings), file
+
+    return build
+
+
+def test_every_ap_counts_as_many_detections_as_an_image_has_objects(crowded):
+    dataset, file = crowded(150)
+    _, theirs = loop_on(dataset, file)
+    found = evaluate(theirs, dataset)
+    assert found['coco/bbox_mAP'] < found['coco/bbox_mAP_50'] == 1, 'mmdet has one limit itself'
+    settings = dict(kind=ConsistentCocoMetric, metric=['bbox', 'segm'], classwise=True)
+    loop, metric = loop_on(dataset, file, **settings)
+    assert evaluate_own_images(loop, 'val') == metric.max_dets == 150
+    found = evaluate(metric, dataset)
+    without = {f'coco/{kind}_mAP_{size}' for kind in ('bbox', 'segm') for size in 'ml'}
+    assert {key for key, value in found.items() if value == -1} == without
+    assert {value for key, value in found.items() if key not in without} == {1}
+    assert metric.per_class == {'cell': {'bbox_mAP': 1, 'segm_mAP': 1}}
+
+
+@pytest.mark.parametrize('share', [0.5, 1.0])
+def test_up_to_100_objects_are_evaluated_as_in_mmdet(share, crowded):
+    dataset, file = crowded(100)
+    both = dict(metric=['bbox', 'proposal'])
+    _, theirs = loop_on(dataset, file, **both)
+    loop, ours = loop_on(dataset, file, kind=ConsistentCocoMetric, **both)
+    assert evaluate_own_images(loop, 'val') == ours.max_dets == 100
+    assert evaluate(ours, dataset, share) == evaluate(theirs, dataset, share)
+
+
+def test_a_detector_that_finds_nothing_scores_zero(data):
+    build, file = data
+    dataset = build()
+    every = ['bbox', 'segm', 'proposal', 'proposal_fast']
+    loop, metric = loop_on(dataset, file, kind=ConsistentCocoMetric, metric=every)
+    evaluate_own_images(loop, 'val')
+    found = evaluate(metric, dataset, share=0)
+    rows = {f'coco/{kind}_mAP{which}' for kind in ('bbox', 'segm') for which in ('', '_50', '_75')}
+    assert rows | {'coco/AR@100', 'coco/AR_s@1000'} <= found.keys()
+    assert set(found.values()) <= {0, -1} and not any(found[row] for row in rows)
+
+
+def test_limits_of_a_model_below_the_number_of_objects_are_found():
+    two_stages = dict(rpn=dict(max_per_img=1000), rcnn=dict(max_per_img=100, score_thr=0.05))
+    model = dict(test_cfg=two_stages, train_cfg=dict(rpn_proposal=dict(max_per_img=10)))
+    assert find_low_limits(model, 150) == ['model.test_cfg.rcnn.max_per_img=150']
+    assert find_low_limits(dict(module=model), 1500) == [
+        'model.test_cfg.rpn.max_per_img=1500',
+        'model.test_cfg.rcnn.max_per_img=1500',
+    ]
+    assert not find_low_limits(model, 100) and not find_low_limits({}, 150)
+    assert not find_low_limits(dict(test_cfg=dict(max_per_img=-1)), 150)
+
+
+def test_our_metrics_replace_theirs_in_any_form_of_a_config():
+    plain = dict(type='mmdet.CocoMetric', metric='bbox')
+    other = dict(type='DumpDetResults', out_file_path='a.pkl')
+    ours, same = use_own_metrics([plain, other])
+    assert ours == {**plain, 'type': 'ConsistentCocoMetric'} and same is other
+    assert use_own_metrics(dict(type='IoUMetric')) == dict(type='PerClassIoUMetric')

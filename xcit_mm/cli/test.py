@@ -15,6 +15,7 @@ from mmengine.runner import Runner
 from ..configs import innermost_datasets, nested_dicts
 from ..datasets.present import check_datasets
 from ..engine.console import console_handlers
+from ..engine.evaluated import type_of
 from ..errors import UserError
 from ..files import check_writable, write_atomically
 from ..tables import format_table
@@ -53,21 +54,6 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
     evaluator[setting] = list(metrics)
 
 
-def set_per_class(cfg: Config) -> None:
-    """Let the evaluators of a config keep the values of each class."""
-    for evaluator in _evaluators(cfg):
-        kind = _type_of(evaluator)
-        if kind == 'CocoMetric':
-            from ..engine.coco_per_class import PerClassCocoMetric
-
-            evaluator.update(type=PerClassCocoMetric.__name__)
-            evaluator.setdefault('classwise', True)
-        elif kind == 'IoUMetric':
-            from ..engine.iou_per_class import PerClassIoUMetric
-
-            evaluator.update(type=PerClassIoUMetric.__name__)
-
-
 def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
     """The test evaluator of a type.
 
@@ -77,7 +63,7 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
         argument (str): What needs it, for the error message.
     """
     for evaluator in _evaluators(cfg):
-        if _type_of(evaluator) == kind:
+        if type_of(evaluator) == kind:
             return evaluator
     raise UserError(f'{argument} needs a test_evaluator of type {kind} in the config.')
 
@@ -85,10 +71,6 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
 def _evaluators(cfg: Config) -> list[dict[str, Any]]:
     """The test evaluators: a config has one, or a list of them."""
     return [cfg.test_evaluator] if isinstance(cfg.test_evaluator, dict) else cfg.test_evaluator
-
-
-def _type_of(evaluator: dict[str, Any]) -> str:
-    return str(evaluator.get('type')).split('.')[-1]
 
 
 def _has_key(node: Any, part: str) -> bool:
@@ -141,7 +123,9 @@ def set_tta(cfg: Config) -> None:
                 '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '
                 'a mask head.'
             )
-        nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
+        last = cfg.model.get('test_cfg', {})
+        limit = last.get('rcnn', last).get('max_per_img', 100)
+        nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=limit)
         cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
         if 'tta_pipeline' not in cfg:
             *pipeline, pack = deepcopy(list(datasets[0].pipeline))
@@ -157,7 +141,7 @@ def set_tta(cfg: Config) -> None:
 def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str, Any]]:
     """Rows of the final table: the requested metrics."""
     rows: list[dict[str, Any]] = [
-        {'metric': name, 'value': value} for name, value in metrics.items()
+        {'metric': name, 'value': value_or_none(value)} for name, value in metrics.items()
     ]
     if not wanted:
         return rows
@@ -171,6 +155,20 @@ def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str
     return chosen or rows
 
 
+def value_or_none(value: float) -> float | None:
+    """A metric; None if there are no objects for it, for which COCO has -1 and mmseg NaN."""
+    return None if math.isnan(value) or value == -1 else float(value)
+
+
+def count_note(runner: Runner) -> str:
+    """What limits the detections that the metrics of detection count, in a sentence."""
+    for metric in runner.test_loop.evaluator.metrics:
+        if {'bbox', 'segm'} & set(getattr(metric, 'metrics', ())):
+            why = ', the most objects in an image' if metric.max_dets > 100 else ', as in COCO'
+            return f'AP counts at most {metric.max_dets} detections per image and class{why}.'
+    return ''
+
+
 def class_rows(runner: Runner) -> list[dict[str, Any]]:
     """Rows of the table of classes: the metrics of each; None for a class without objects."""
     rows: dict[str, dict[str, Any]] = {}
@@ -179,7 +177,7 @@ def class_rows(runner: Runner) -> list[dict[str, Any]]:
         for name, values in getattr(metric, 'per_class', {}).items():
             row = rows.setdefault(name, {'class': name})
             for key, value in values.items():
-                row[prefix + key] = None if math.isnan(value) else value
+                row[prefix + key] = value_or_none(value)
     return [row for row in rows.values() if len(row) > 1]
 
 
@@ -195,7 +193,7 @@ def hide_tables(runner: Runner) -> None:
 
 def write_json(path: str, metrics: dict[str, float], classes: list[dict[str, Any]]) -> None:
     """Write the metrics, and those of each class as ``METRIC/CLASS``."""
-    content: dict[str, float | None] = {name: float(value) for name, value in metrics.items()}
+    content = {name: value_or_none(value) for name, value in metrics.items()}
     for row in classes:
         content |= {f'{key}/{row["class"]}': row[key] for key in row if key != 'class'}
     write_atomically(path, json.dumps(content, indent=1) + '\n')
@@ -207,7 +205,6 @@ def main(args: argparse.Namespace) -> int:
     if args.eval:
         set_metrics(cfg, args.eval)
     set_output(cfg, args)
-    set_per_class(cfg)
     if args.tta:
         set_tta(cfg)
     check_checkpoint(args.checkpoint)
@@ -224,8 +221,11 @@ def main(args: argparse.Namespace) -> int:
     if not is_main_process():
         return 0
     print('\n' + format_table(select(metrics, args.eval)))
+    if note := count_note(runner):
+        print(note)
     classes = class_rows(runner)
     if classes:
+        runner.logger.info('per class results:\n' + format_table(classes))
         print('\n' + format_table(classes))
     if args.json:
         write_json(args.json, metrics, classes)

@@ -1,31 +1,71 @@
-"""Evaluates a detector on the images of its data set, not on all that the annotation file lists."""
+"""Which metrics evaluate a run, on which images, and how many detections they count."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from mmengine.runner.base_loop import BaseLoop
 
 from ..errors import UserError
 
+# Limits on the detections of an image, by their names in mmdet's models.
+LIMITS = ('max_per_img', 'max_per_image')
 
-def evaluate_own_images(loop: BaseLoop, what: str) -> None:
-    """Restrict COCO's evaluation to the images of a loop's data set.
+
+def use_own_metrics(evaluator: Any) -> Any:
+    """Replace mmdet's and mmseg's metrics by ours, which keep the values of each class.
+
+    Args:
+        evaluator: An evaluator of a config, or a list of them; not changed.
+    """
+    if isinstance(evaluator, (list, tuple)):
+        return [use_own_metrics(each) for each in evaluator]
+    if not isinstance(evaluator, dict):
+        return evaluator
+    kind = type_of(evaluator)
+    if kind == 'CocoMetric':
+        from .coco_metric import ConsistentCocoMetric
+
+        return {**evaluator, 'type': ConsistentCocoMetric.__name__}
+    if kind == 'IoUMetric':
+        from .iou_per_class import PerClassIoUMetric
+
+        return {**evaluator, 'type': PerClassIoUMetric.__name__}
+    return evaluator
+
+
+def type_of(evaluator: dict[str, Any]) -> str:
+    """The name of an evaluator's type, without the package."""
+    return str(evaluator.get('type')).split('.')[-1]
+
+
+def evaluate_own_images(loop: BaseLoop, what: str) -> int:
+    """Restrict COCO's evaluation to the images of a loop's data set, and count all their objects.
 
     mmdet evaluates all images of the annotation file, so that the objects of those that a setting
-    such as ``indices`` leaves out count as missed.
+    such as ``indices`` leaves out count as missed. COCO counts 100 detections, so that the objects
+    of images that have more would count as missed, too.
 
     Args:
         loop (BaseLoop): A loop for validation or tests, changed in place.
         what (str): ``val`` or ``test``, for the message.
 
+    Returns:
+        int: The largest number of objects in an image; 0 if this is no evaluation of detections.
+
     Raises:
         UserError: If the evaluator's annotation file lacks images of the data set.
     """
     dataset: Any = loop.dataloader.dataset
-    for metric in loop.evaluator.metrics:
-        coco = getattr(metric, '_coco_api', None)
-        if coco is None or getattr(metric, 'img_ids', ()) is not None:
+    metrics = [metric for metric in loop.evaluator.metrics if hasattr(metric, '_coco_api')]
+    if not metrics:
+        return 0
+    infos = [dataset.get_data_info(index) for index in range(len(dataset))]
+    most = max((_count_objects(info) for info in infos), default=0)
+    for metric in metrics:
+        metric.max_dets = max(100, most)
+        coco = metric._coco_api
+        if coco is None or metric.img_ids is not None:
             continue
-        infos = [dataset.get_data_info(index) for index in range(len(dataset))]
         if others := [info['img_path'] for info in infos if not _is_same(info, coco.imgs)]:
             raise UserError(
                 f'{what}_evaluator.ann_file lacks {len(others)} of the {len(infos)} images of the '
@@ -33,6 +73,34 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> None:
                 'annotation file.'
             )
         metric.img_ids = [info['img_id'] for info in infos]
+    return most
+
+
+def find_low_limits(model: dict[str, Any], objects: int) -> list[str]:
+    """Settings of a detector that let it return fewer detections than an image has objects.
+
+    Args:
+        model (dict): The config of the model.
+        objects (int): The largest number of objects in an image.
+
+    Returns:
+        list[str]: Each as the option that raises it, such as
+        ``model.test_cfg.rcnn.max_per_img=150``.
+    """
+    settings = model.get('module', model).get('test_cfg')  # a module is in a wrapper for TTA
+    limits = _limits(settings, 'model.test_cfg')
+    return [f'{name}={objects}' for name, limit in limits if 0 < limit < objects]
+
+
+def _limits(node: Any, path: str) -> Iterator[tuple[str, int]]:
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if key in LIMITS and isinstance(value, int):
+            yield f'{path}.{key}', value
+        yield from _limits(value, f'{path}.{key}')
+
+
+def _count_objects(info: dict[str, Any]) -> int:
+    return sum(not one.get('ignore_flag') for one in info.get('instances', ()))
 
 
 def _is_same(info: dict[str, Any], images: dict[int, dict[str, Any]]) -> bool:

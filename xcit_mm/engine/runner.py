@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import all_gather_object, master_only
+from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
@@ -20,7 +21,7 @@ from ..datasets.guard import HINT, guarded
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..files import write_atomically
 from .console import StartFilter, console_handlers, hide_noise
-from .evaluated import evaluate_own_images
+from .evaluated import evaluate_own_images, find_low_limits, use_own_metrics
 from .images import images_of
 from .sharding import FullySharded, shard_optimizer
 from .start import describe_run, describe_work
@@ -87,14 +88,27 @@ class GuardedRunner(Runner):
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
         built = self.checked(super().build_val_loop(loop), 'validation data')
-        evaluate_own_images(built, 'val')
+        self.prepare_evaluation(built, 'val')
         return built
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
         built = self.checked(super().build_test_loop(loop), 'test data')
-        evaluate_own_images(built, 'test')
+        self.prepare_evaluation(built, 'test')
         return built
+
+    def build_evaluator(self, evaluator: dict | list | Evaluator) -> Evaluator:
+        """As in mmengine, with our metrics in place of mmdet's and mmseg's."""
+        return super().build_evaluator(use_own_metrics(evaluator))
+
+    def prepare_evaluation(self, loop: BaseLoop, what: str) -> None:
+        """Evaluate the images of the data set; warn if the model cannot find all their objects."""
+        objects = evaluate_own_images(loop, what)
+        if low := find_low_limits(self.cfg.get('model') or {}, objects):
+            self.logger.warning(
+                f'An image of the {what} data has {objects} objects, and the model returns fewer '
+                f'detections. To let it find them all: --cfg-options {" ".join(low)}'
+            )
 
     def checked(self, loop: BaseLoop, what: str) -> BaseLoop:
         """A loop; raises a :class:`UserError` if the model is for another number of classes."""

@@ -50,7 +50,6 @@ class XCiTClassifier(XCiTTrunk):
                 num_heads=variant.num_heads,
                 mlp_ratio=self.mlp_ratio,
                 qkv_bias=self.qkv_bias,
-                drop_path_rate=self.drop_path_rate,
                 layer_scale_init=self.layer_scale_init,
                 tokens_norm=variant.tokens_norm,
             )

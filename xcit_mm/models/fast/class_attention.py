@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..layers import ClassAttention, ClassAttentionLayer
-from .residual import add_branch, path_scale
 
 
 def gather_class_token(
@@ -41,17 +40,13 @@ def _run_layer(
     layer: ClassAttentionLayer, class_token: Tensor, patches: Tensor, is_last: bool = False
 ) -> tuple[Tensor, Tensor]:
     normed_token, normed = layer.norm1(class_token), layer.norm1(patches)
-    scale = path_scale(layer, patches)
     attended = _attend(layer.attn, normed_token, normed)
-    class_token = layer.norm2(add_branch(class_token, layer.gamma1 * attended, scale))
+    class_token = layer.norm2(class_token + layer.gamma1 * attended)
     if not is_last:
-        patches = add_branch(patches, layer.gamma1 * normed, scale)
-        patches = layer.norm2(patches) if layer.tokens_norm else patches
-    scale = path_scale(layer, patches)
-    class_token = add_branch(class_token, layer.gamma2 * layer.ffn(class_token), scale)
-    if not is_last:
-        patches = patches * 2 if scale is None else patches * (1 + scale)
-    return class_token, patches
+        patches = patches + layer.gamma1 * normed
+        # The second residual adds the patch tokens to themselves.
+        patches = 2 * (layer.norm2(patches) if layer.tokens_norm else patches)
+    return class_token + layer.gamma2 * layer.ffn(class_token), patches
 
 
 def _attend(attention: ClassAttention, class_token: Tensor, patches: Tensor) -> Tensor:

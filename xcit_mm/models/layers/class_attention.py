@@ -1,7 +1,6 @@
 """Class attention (section 3.3 of the paper, after CaiT)."""
 
 import torch
-from mmcv.cnn.bricks import DropPath
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
@@ -44,14 +43,14 @@ class ClassAttention(BaseModule):
 class ClassAttentionLayer(BaseModule):
     """Class attention and a feed-forward network on the class token.
 
-    The patch tokens take part in the residuals, as they do in the released models.
+    The patch tokens take part in the residuals, and there is no stochastic depth, as in the
+    released models.
 
     Args:
         embed_dims (int): Width d of the tokens.
         num_heads (int): Number of heads.
         mlp_ratio (float): Width of the hidden layer over d.
         qkv_bias (bool): Whether queries, keys and values have biases.
-        drop_path_rate (float): Stochastic depth.
         layer_scale_init (float): Initial value of LayerScale.
         tokens_norm (bool): Whether the second LayerNorm is applied to all tokens, not to the
             class token alone.
@@ -64,7 +63,6 @@ class ClassAttentionLayer(BaseModule):
         num_heads: int,
         mlp_ratio: float,
         qkv_bias: bool,
-        drop_path_rate: float,
         layer_scale_init: float,
         tokens_norm: bool,
     ) -> None:
@@ -76,16 +74,15 @@ class ClassAttentionLayer(BaseModule):
         self.norm2 = nn.LayerNorm(embed_dims, eps=LAYER_NORM_EPS)
         self.ffn = FeedForward(embed_dims, int(embed_dims * mlp_ratio))
         self.gamma2 = nn.Parameter(torch.full((embed_dims,), float(layer_scale_init)))
-        self.drop_path = DropPath(drop_path_rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform the class token and the patch tokens, (B, 1 + N, d)."""
         normed = self.norm1(x)
         attended = torch.cat([self.attn(normed), normed[:, 1:]], dim=1)
-        x = x + self.drop_path(self.gamma1 * attended)
+        x = x + self.gamma1 * attended
         if self.tokens_norm:
             x = self.norm2(x)
         else:
             x = torch.cat([self.norm2(x[:, :1]), x[:, 1:]], dim=1)
         class_token = self.gamma2 * self.ffn(x[:, :1])
-        return x + self.drop_path(torch.cat([class_token, x[:, 1:]], dim=1))
+        return x + torch.cat([class_token, x[:, 1:]], dim=1)

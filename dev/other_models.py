@@ -1,8 +1,9 @@
 """``python -m dev.other_models``: tries XCiT in the models of mmdet and mmseg.
 
 Each model comes from a config of the installed library. Its backbone is replaced by a small XCiT
-with the lines of config that the table in docs/backbone.md shows. It must give a finite loss, a
-gradient to every parameter of the backbone, and a prediction. The script writes the table.
+with the config that docs/backbone.md shows and the changes of its row in the table there. It must
+give a finite loss, a gradient to every parameter of the backbone, and a prediction. The script
+writes the table.
 """
 
 import argparse
@@ -25,12 +26,40 @@ from xcit_mm.tables import format_table
 
 PAGE = Path(__file__).parents[1] / 'docs' / 'backbone.md'
 START, END = '<!-- written by python -m dev.other_models -->\n', '<!-- end of the table -->'
-CONFIG = """
+# The first config of the page is this one, for RetinaNet.
+CONFIG = """\
 _base_ = '{base}'
 custom_imports = dict(imports=['xcit_mm'])
-d = {width}
-model = dict(backbone=dict(_delete_=True, type='XCiT', arch={arch}, {backbone}), {others})
+d = {width}  # width of all levels
+model = dict(
+    data_preprocessor=dict(
+        mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], bgr_to_rgb=True
+    ),
+    backbone=dict(
+        _delete_=True,
+        type='XCiT',
+        arch={arch!r},
+        patch_size=16,
+        init_cfg={init_cfg},
+        {backbone},
+    ),
+    {others},
+)
 """
+OPTIMIZER = """\
+no_decay = dict(decay_mult=0.0)
+optim_wrapper = dict(
+    optimizer=dict(_delete_=True, type='AdamW', {rate}),
+    paramwise_cfg=dict(custom_keys={{'norm1': no_decay, 'norm2': no_decay, 'norm3': no_decay}}),
+)
+"""
+# For schedules that end at a fixed rate: the last rate for SGD is not below the first for AdamW.
+SCHEDULE = """\
+param_scheduler = [
+    dict(rule, eta_min=5e-6) if 'eta_min' in rule else rule for rule in _base_.param_scheduler
+]
+"""
+DETECTION, SEGMENTATION = 'lr=1e-4, weight_decay=0.05', 'lr=6e-5, weight_decay=0.01'
 # Narrow, but as deep as the paper's: the same layers are the features.
 ARCH = dict(embed_dims=32, depth=12, num_heads=4)
 SIZE = 128
@@ -43,11 +72,15 @@ class Change(NamedTuple):
         backbone (str): Arguments of the backbone besides its size.
         others (str): What else changes in ``model``; ``d`` is the width of the backbone.
         bases (dict[str, str]): The config that each model is based on, by its common name.
+        rate (str): Arguments of AdamW; empty if the base has it already.
+        schedule (bool): Whether the base has a schedule that ends at a fixed rate.
     """
 
     backbone: str
     others: str
     bases: dict[str, str]
+    rate: str = ''
+    schedule: bool = False
 
 
 CHANGES = (
@@ -60,6 +93,7 @@ CHANGES = (
             'ATSS': 'mmdet::atss/atss_r50_fpn_1x_coco.py',
             'GFL': 'mmdet::gfl/gfl_r50_fpn_1x_coco.py',
         },
+        DETECTION,
     ),
     Change(
         'strides=(8, 16, 32)',
@@ -67,6 +101,14 @@ CHANGES = (
         {
             'RTMDet': 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py',
             'YOLOX': 'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py',
+        },
+        DETECTION,
+        schedule=True,
+    ),
+    Change(
+        'strides=(8, 16, 32)',
+        'neck=dict(in_channels=[d] * 3)',
+        {
             'Deformable DETR': 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py',
             'DINO': 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py',
         },
@@ -86,9 +128,14 @@ CHANGES = (
             'HTC': 'mmdet::htc/htc_r50_fpn_1x_coco.py',
             'PointRend': 'mmdet::point_rend/point-rend_r50-caffe_fpn_ms-1x_coco.py',
             'SOLOv2': 'mmdet::solov2/solov2_r50_fpn_1x_coco.py',
-            'Sparse R-CNN': 'mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py',
             'Panoptic FPN': 'mmdet::panoptic_fpn/panoptic-fpn_r50_fpn_1x_coco.py',
         },
+        DETECTION,
+    ),
+    Change(
+        '',
+        'neck=dict(in_channels=[d] * 4)',
+        {'Sparse R-CNN': 'mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py'},
     ),
     Change(
         '',
@@ -108,11 +155,15 @@ CHANGES = (
         'pretrained=None, decode_head=dict(in_channels=[d] * 4), '
         'auxiliary_head=dict(in_channels=d)',
         {'UPerNet': 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'},
+        SEGMENTATION,
+        schedule=True,
     ),
     Change(
         '',
         'pretrained=None, neck=dict(in_channels=[d] * 4)',
         {'PointRend': 'mmseg::point_rend/pointrend_r50_4xb4-160k_ade20k-512x512.py'},
+        SEGMENTATION,
+        schedule=True,
     ),
     Change(
         'strides=(4, 8, 16)',
@@ -121,6 +172,8 @@ CHANGES = (
         {
             'DeepLabV3+': 'mmseg::deeplabv3plus/deeplabv3plus_r50-d8_4xb4-80k_ade20k-512x512.py',
         },
+        SEGMENTATION,
+        schedule=True,
     ),
     Change(
         'pyramid=False',
@@ -129,22 +182,50 @@ CHANGES = (
             'FCN': 'mmseg::fcn/fcn_r50-d8_4xb4-80k_ade20k-512x512.py',
             'PSPNet': 'mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py',
         },
+        SEGMENTATION,
+        schedule=True,
     ),
     Change(
         'pyramid=False',
         'pretrained=None, '
         'decode_head=[dict(head, in_channels=d) for head in _base_.model.decode_head]',
         {'OCRNet': 'mmseg::ocrnet/ocrnet_r101-d8_8xb2-40k_cityscapes-512x1024.py'},
+        SEGMENTATION,
+        schedule=True,
     ),
     Change(
         'pyramid=False',
         'decode_head=dict(in_channels=d), '
         'auxiliary_head=[dict(head, in_channels=d) for head in _base_.model.auxiliary_head]',
         {'SETR': 'mmseg::setr/setr_vit-l_naive_8xb2-160k_ade20k-512x512.py'},
+        SEGMENTATION,
+        schedule=True,
     ),
 )
 # All configs, with their changes and their common names.
 BASES = {base: (change, name) for change in CHANGES for name, base in change.bases.items()}
+
+
+def config_text(
+    base: str, arch: str | dict[str, int], width: int, checkpoint: str | None = None
+) -> str:
+    """The config of a row of the table, as the page puts it together.
+
+    Args:
+        base (str): One of :data:`BASES`.
+        arch (str or dict): The size of the backbone.
+        width (int): Its ``embed_dims``.
+        checkpoint (str, optional): Its weights. Defaults to None.
+    """
+    change, _ = BASES[base]
+    init_cfg = f"dict(type='Pretrained', checkpoint='{checkpoint}')" if checkpoint else None
+    settings = dict(base=base, width=width, arch=arch, init_cfg=init_cfg)
+    text = CONFIG.format(**settings, backbone=change.backbone, others=change.others)
+    if not change.backbone:
+        text = text.replace('        ,\n', '')
+    if change.rate:
+        text += OPTIMIZER.format(rate=change.rate)
+    return text + SCHEDULE if change.schedule else text
 
 
 def load(base: str) -> Config:
@@ -153,17 +234,9 @@ def load(base: str) -> Config:
     Args:
         base (str): One of :data:`BASES`.
     """
-    change, _ = BASES[base]
-    text = CONFIG.format(
-        base=base,
-        width=ARCH['embed_dims'],
-        arch=ARCH,
-        backbone=change.backbone,
-        others=change.others,
-    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'config.py'
-        path.write_text(text, encoding='utf-8')
+        path.write_text(config_text(base, ARCH, ARCH['embed_dims']), encoding='utf-8')
         cfg = Config.fromfile(path)
     revert_sync_bn(cfg)
     _shrink(cfg.model)
@@ -217,16 +290,15 @@ def _segmentation_batch() -> dict[str, Any]:
     return dict(inputs=images, data_samples=samples)
 
 
-def try_model(base: str) -> list[Any]:
+def try_model(cfg: Config) -> list[Any]:
     """Compute loss, gradients and predictions; return the predictions.
 
     Args:
-        base (str): One of :data:`BASES`.
+        cfg (Config): As :func:`load` gives it.
 
     Raises:
         RuntimeError: If the loss is not finite or a parameter of the backbone has no gradient.
     """
-    cfg = load(base)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     model.init_weights()
@@ -253,10 +325,18 @@ def table() -> str:
             'base config': f'`{base}`',
             'in `backbone`': f'`{change.backbone}`' if change.backbone else '',
             'elsewhere in `model`': f'`{change.others}`',
+            'optimizer': _optimizer(change),
         }
         for base, (change, name) in BASES.items()
     ]
     return format_table(rows, 'markdown')
+
+
+def _optimizer(change: Change) -> str:
+    """The last cell of a row."""
+    if not change.rate:
+        return 'of the base config'
+    return f'`{change.rate}`' + (', `eta_min=5e-6`' if change.schedule else '')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -271,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         torch.manual_seed(0)
         try:
-            try_model(base)
+            try_model(load(base))
             print(f'{base}: loss, backward and prediction', flush=True)
         except Exception:
             traceback.print_exc()

@@ -1,5 +1,6 @@
 """XCiT in other people's models: the installed libraries' configs with the backbone replaced."""
 
+import copy
 import faulthandler
 import re
 import runpy
@@ -11,6 +12,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.hub import get_config
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
@@ -20,7 +22,7 @@ from tests.weights.test_formats import to_released
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.inference import build_inferencer
 
-from .tiny import HEADS, recipe, write_config
+from .tiny import HEADS, check_inputs, recipe, write_config
 
 # The whole list takes minutes: the others are tried in long runs.
 CHEAP = ('RetinaNet', 'FCOS', 'RTMDet', 'YOLOX', 'DETR', 'Faster R-CNN', 'SegFormer', 'PSPNet')
@@ -34,12 +36,30 @@ CHEAP = ('RetinaNet', 'FCOS', 'RTMDet', 'YOLOX', 'DETR', 'Faster R-CNN', 'SegFor
     ],
 )
 def test_other_models_train_and_predict(base):
-    predictions = try_model(base)
+    cfg = load(base)
+    check_inputs(cfg)
+    check_optimizer(cfg)
+    predictions = try_model(cfg)
     assert len(predictions) == 2
     if base.startswith('mmseg'):
         assert predictions[0].pred_sem_seg.data.shape[-2:] == (128, 128)
     else:
         assert {'pred_instances', 'pred_panoptic_seg'} & {*predictions[0].keys()}
+
+
+def check_optimizer(cfg):
+    """Check that the backbone is trained with AdamW, at a rate that suits it and decreases."""
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(copy.deepcopy(cfg.model))  # mmdet's classes change their settings
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    assert isinstance(wrapper.optimizer, torch.optim.AdamW)
+    stem = next(model.backbone.parameters())
+    (rate,) = [g['lr'] for g in wrapper.param_groups if any(p is stem for p in g['params'])]
+    assert 1e-5 <= rate <= 1e-4
+    rules = cfg.param_scheduler
+    for rule in rules if isinstance(rules, list) else [rules]:
+        assert rule.get('eta_min', 0) < cfg.optim_wrapper.optimizer.lr / 10
 
 
 def test_mmdets_script_counts_operations(small_data, tmp_path, monkeypatch, capsys):

@@ -4,8 +4,13 @@ import functools
 import tempfile
 from pathlib import Path
 
+import pytest
 from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import ManagerMixin
+
+from xcit_mm.deploy.check import converts
+from xcit_mm.deploy.metadata import normalisation
 
 ROOT = Path(__file__).parents[1]
 # One config per head. Each exists for patch sizes 16 and 8.
@@ -176,6 +181,16 @@ def write_config(folder, task, data):
     path = Path(folder) / f'{task}.py'
     path.write_text(merged(task).replace('DATA', str(data)))
     return path
+
+
+def check_inputs(cfg):
+    """Check that a config turns images into what the released weights were trained with."""
+    init_default_scope(cfg.default_scope)
+    preprocessor = MODELS.build(cfg.model.data_preprocessor)
+    mean, std = normalisation(preprocessor)
+    assert mean == pytest.approx([123.675, 116.28, 103.53])
+    assert std == pytest.approx([58.395, 57.12, 57.375])
+    assert converts(preprocessor)
 
 
 def forget_runs():

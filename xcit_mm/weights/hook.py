@@ -23,6 +23,7 @@ from .formats import (
     structure,
     unwrap,
 )
+from .inputs import warn_about_inputs
 
 if TYPE_CHECKING:
     from ..models.trunk import XCiTTrunk
@@ -65,6 +66,8 @@ def translate_state_dict(
     for name in entries:
         del state_dict[prefix + name]
     state_dict.update({prefix + name: value for name, value in recognised.state.items()})
+    if recognised.format != 'own':
+        warn_about_inputs(module.in_channels)
     absent = {name.split('.')[0] for name in expected if name not in recognised.state}
     print_log(
         f'XCiT weights in the format "{recognised.format}": {len(recognised.state)} tensors'

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .formats import recognise, unwrap
 from .hook import WeightsError
+from .inputs import warn_about_inputs
 
 if TYPE_CHECKING:
     from ..models.trunk import XCiTTrunk
@@ -39,6 +40,8 @@ class PretrainedXCiT:
         recognised = recognise(unwrap(content))
         if recognised is None:
             raise WeightsError(f'{self.checkpoint} contains no XCiT in a known format')
+        if recognised.format != 'own':
+            warn_about_inputs(module.in_channels)
         state = recognised.state
         if not self.head:
             state = {n: tensor for n, tensor in state.items() if not n.startswith('head.')}

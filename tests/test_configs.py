@@ -53,10 +53,13 @@ def test_config_matches_its_name(path):
     backbone = cfg.model.backbone
     assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
     assert backbone.init_cfg == dict(type='Pretrained', checkpoint=f'xcit://{arch}/{patch}')
-    assert 'drop_path_rate' not in backbone  # the paper's, by arch
+    # The paper's, by arch, except where a released config differs from the paper.
+    rate = 0.2 if path.stem.startswith('sem_fpn_xcit_m24') else None
+    assert backbone.get('drop_path_rate') == rate
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
-    assert cfg.optim_wrapper.type == 'CudaAmpOptimWrapper'
+    precision = 'CudaAmpOptimWrapper' if schedule in ('1x', '3x') else 'OptimWrapper'
+    assert cfg.optim_wrapper.type == precision
     check_survives_faults(cfg)
     if schedule in ('1x', '3x'):
         assert cfg.train_cfg.max_epochs == {'1x': 12, '3x': 36}[schedule]

@@ -78,7 +78,11 @@ def train(parser: argparse.ArgumentParser) -> None:
         metavar='CHECKPOINT',
         help='resume from a checkpoint; without one, from the latest in the work folder',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision (needs CUDA)')
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='mixed precision (needs CUDA); all but the segmentors use it on a GPU anyway',
+    )
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',

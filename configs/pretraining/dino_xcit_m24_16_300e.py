@@ -1,3 +1,3 @@
-_base_ = '_base_/dino_300e.py'
+_base_ = '_base_/dino_m24_300e.py'
 
-model = dict(backbone=dict(arch='m24', patch_size=16))
+model = dict(backbone=dict(patch_size=16))

@@ -124,6 +124,23 @@ def test_amp_without_cuda_is_refused(capfd):
     assert 'CUDA' in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    'name',
+    [
+        'segmentation/upernet_xcit_n12_8_160k',
+        'segmentation/sem_fpn_xcit_n12_8_shapes',
+        'detection/mask_rcnn_xcit_n12_8_3x',
+        'classification/xcit_n12_8_in1k',
+        'pretraining/dino_xcit_s12_8_300e',
+    ],
+)
+def test_amp_turns_mixed_precision_on_in_every_kind_of_config(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    cfg = Config.fromfile(ROOT / f'configs/{name}.py')
+    train.apply_arguments(cfg, parse_args('train', ['config.py', '--amp']))
+    assert (cfg.optim_wrapper.type, cfg.optim_wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
+
+
 def test_seed_and_deterministic_keep_other_settings_of_randomness():
     def randomness(*words, **settings):
         cfg = Config(settings)

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from torch.nn import functional as F
 
 from tests.test_configs import ROOT, check_survives_faults
+from xcit_mm.models import VARIANTS
 from xcit_mm.pretraining import DINOHead, KNNAccuracy, LinearProbe, dino_loss, information
 from xcit_mm.pretraining.hooks import cosine, ramp
 
@@ -264,20 +265,23 @@ def test_a_linear_probe_separates_what_a_line_separates():
 
 @pytest.mark.parametrize('arch', ['s12', 'm24'])
 @pytest.mark.parametrize('patch', [16, 8])
-def test_configs_are_dinos(arch, patch):
+def test_configs_are_those_of_vissl(arch, patch):
     cfg = Config.fromfile(FOLDER / f'dino_xcit_{arch}_{patch}_300e.py')
     assert (cfg.model.backbone.arch, cfg.model.backbone.patch_size) == (arch, patch)
     assert cfg.train_cfg.max_epochs == 300
     assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=256)
-    assert cfg.optim_wrapper.optimizer.lr == 5e-4
+    assert cfg.optim_wrapper.optimizer.lr == {'s12': 5e-4, 'm24': 2.5e-4}[arch]
+    # VISSL has no config of S12/8, which follows that of S12/16.
+    batch, small_crops, border = (10, 6, 0.32) if (arch, patch) == ('m24', 8) else (None, 8, 0.3)
+    assert cfg.train_dataloader.batch_size == (batch or {'s12': 64, 'm24': 32}[arch])
     crops = cfg.train_dataloader.dataset.pipeline[1]
-    assert (crops.global_size, crops.local_size, crops.local_crops) == (224, 96, 8)
-    assert (crops.global_scale, crops.local_scale) == ((0.3, 1.0), (0.05, 0.3))
+    assert (crops.global_size, crops.local_size, crops.local_crops) == (224, 96, small_crops)
+    assert (crops.global_scale, crops.local_scale) == ((border, 1.0), (0.05, border))
     warm_up, decay = cfg.param_scheduler
     assert (warm_up.end, decay.begin, decay.end, decay.eta_min) == (10, 10, 300, 1e-5)
-    is_small = arch == 's12'
-    assert cfg.model.backbone.drop_path_rate == (0.05 if is_small else 0.1)
-    assert cfg.model.get('head', {}).get('norm_last_layer', True) != is_small
+    rate = cfg.model.backbone.get('drop_path_rate', VARIANTS[arch].drop_path_rate)
+    assert rate == {'s12': 0.05, 'm24': 0.15}[arch]
+    assert cfg.model.head.norm_last_layer is False
     hook = cfg.default_hooks.dino
     assert (hook.teacher_temp, hook.temp_warmup_epochs) == ((0.04, 0.07), 30)
     check_survives_faults(cfg)

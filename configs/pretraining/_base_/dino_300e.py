@@ -2,8 +2,8 @@
 # set arch and patch_size. Sources of the settings, which the paper leaves out:
 # - facebookresearch/dino: the defaults of main_dino.py, and the README for 300 epochs (a teacher
 #   temperature that rises to 0.07 in 30 epochs);
-# - facebookresearch/vissl, dino_16gpus_xcit_small_12_p16.yaml, where it differs for XCiT: the
-#   scales of the crops, and a learning rate that ends at 1e-5.
+# - facebookresearch/vissl, configs/config/pretrain/dino, where it differs for XCiT: the scales of
+#   the crops, and a learning rate that ends at 1e-5. Its stochastic depth is that of the arch.
 _base_ = [
     './imagenet.py',
     '../../_base_/epoch_schedule.py',
@@ -14,7 +14,6 @@ model = dict(
     type='DINO',
     backbone=dict(
         type='XCiTClassifier',
-        drop_path_rate=0.1,
         # tools/train.py replaces SyncBN with BN on a machine without CUDA.
         norm_cfg=dict(type='SyncBN', requires_grad=True),
         # Less memory for more time: --cfg-options model.backbone.with_cp=True

@@ -1,5 +1,5 @@
-# XCiT-S12: as in VISSL's config of it. DINO's authors, too, do not normalise the last layer of the
-# head for small networks; for larger ones, that can make training unstable.
+# XCiT-S12: VISSL's dino_16gpus_xcit_small_12_p16.yaml, which does not normalise the last layer of the
+# head. There is none for patches of 8 pixels, which follow it.
 _base_ = './dino_300e.py'
 
-model = dict(backbone=dict(arch='s12', drop_path_rate=0.05), head=dict(norm_last_layer=False))
+model = dict(backbone=dict(arch='s12'), head=dict(norm_last_layer=False))

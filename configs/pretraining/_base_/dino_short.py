@@ -4,7 +4,7 @@
 _base_ = ['./dino_300e.py', '../../_base_/short_run.py']
 
 model = dict(
-    backbone=dict(arch='n12', drop_path_rate=0.0, norm_cfg=dict(type='BN')),
+    backbone=dict(arch='n12', norm_cfg=dict(type='BN')),
     head=dict(out_dims=256, hidden_dims=256, bottleneck_dims=64),
 )
 train_dataloader = dict(batch_size=16, num_workers=1)

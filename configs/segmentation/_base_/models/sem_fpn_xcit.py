@@ -1,6 +1,5 @@
 # Semantic FPN on XCiT. Configs that inherit from this set arch, patch_size, the checkpoint and the
-# widths of neck and head. Stochastic depth follows the paper, for M24 too: 0.15, where the authors'
-# config has 0.2.
+# widths of neck and head.
 _base_ = ['mmseg::_base_/models/fpn_r50.py', '../../../_base_/xcit.py']
 
 model = dict(

@@ -1,4 +1,5 @@
-# 80k iterations of AdamW: linear warm-up, then linear decay to zero.
+# 80k iterations of AdamW: linear warm-up, then linear decay to zero. In full precision, as the
+# authors train segmentors; --amp of tools/train.py turns mixed precision on.
 _base_ = [
     'mmseg::_base_/schedules/schedule_80k.py',
     '../../../_base_/no_weight_decay.py',
@@ -7,7 +8,7 @@ _base_ = [
 
 optim_wrapper = dict(
     _delete_=True,
-    type='CudaAmpOptimWrapper',
+    type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
     paramwise_cfg=dict(custom_keys=_base_.no_weight_decay),
 )

@@ -1,10 +1,14 @@
 """Layer-wise learning rates."""
 
+import importlib
+
 import pytest
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 from torch import nn
 
+from xcit_mm.engine.runner import GuardedRunner
+from xcit_mm.errors import UserError
 from xcit_mm.models import XCiT
 
 TINY = dict(embed_dims=32, depth=4, num_heads=4)
@@ -68,3 +72,35 @@ def test_layer_decay_alone_keeps_every_weight_decay():
         ),
     )
     assert {g['weight_decay'] for g in wrapper.optimizer.param_groups} == {0.05}
+
+
+@pytest.mark.parametrize('norms', [{}, dict(norm_decay_mult=0.0)])
+def test_missing_settings_are_those_of_the_optimizer(norms):
+    model = Detector()
+    wrapper = build_optim_wrapper(
+        model,
+        dict(
+            optimizer=dict(type='AdamW'),
+            constructor='XCiTLayerDecayOptimWrapperConstructor',
+            paramwise_cfg=dict(layer_decay_rate=0.5, **norms),
+        ),
+    )
+    groups = groups_by_name(model, wrapper)
+    assert groups['neck.weight']['lr'] == 1e-3 and groups['neck.weight']['weight_decay'] == 0.01
+    norm = groups['backbone.layers.0.norm1.weight']
+    assert norm['lr'] == 1e-3 * 0.5**4 and norm['weight_decay'] == (0 if norms else 0.01)
+
+
+@pytest.mark.parametrize('library', ['mmdet', 'mmseg'])
+def test_an_error_names_our_constructor_where_those_of_others_do_not_know_xcit(library, tmp_path):
+    """Their own error has no text."""
+    importlib.import_module(f'{library}.engine')
+    runner = GuardedRunner(Detector(), str(tmp_path))
+    with pytest.raises(UserError, match=r"does not know .*'XCiTLayerDecayOptimWrapperConstructor'"):
+        runner.build_optim_wrapper(
+            dict(
+                optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+                constructor=f'{library}.LearningRateDecayOptimizerConstructor',
+                paramwise_cfg=dict(num_layers=12, decay_rate=0.75),
+            )
+        )

@@ -1,9 +1,10 @@
 """Layer-wise learning rates: the deeper a layer, the larger its steps (ELECTRA, BEiT, ViTDet)."""
 
+from inspect import Parameter, signature
 from typing import Any
 
 from mmengine.optim import DefaultOptimWrapperConstructor
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIMIZERS
 from torch import nn
 
 from ..models.trunk import XCiTTrunk
@@ -35,8 +36,15 @@ class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         self.layer_decay_rate = paramwise_cfg.pop('layer_decay_rate')
         if not 0 < self.layer_decay_rate <= 1:
             raise ValueError(f'layer_decay_rate must be in (0, 1], not {self.layer_decay_rate}')
+        # mmengine has no defaults where it multiplies these settings; the optimizer does.
+        optimizer = optim_wrapper_cfg['optimizer']
+        kind = optimizer['type']
+        known = signature(OPTIMIZERS.get(kind) if isinstance(kind, str) else kind).parameters
+        defaults = {name: known[name].default for name in ('lr', 'weight_decay') if name in known}
+        defaults = {name: value for name, value in defaults.items() if value is not Parameter.empty}
+        optim_wrapper_cfg = {**optim_wrapper_cfg, 'optimizer': {**defaults, **optimizer}}
         # mmengine reads these settings only if there are any.
-        super().__init__(optim_wrapper_cfg, paramwise_cfg or {'norm_decay_mult': 1.0})
+        super().__init__(optim_wrapper_cfg, paramwise_cfg or {'bias_lr_mult': 1.0})
 
     def add_params(
         self,

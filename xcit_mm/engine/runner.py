@@ -119,11 +119,21 @@ class GuardedRunner(Runner):
 
     def build_optim_wrapper(self, optim_wrapper: OptimWrapper | dict) -> OptimWrapper:
         """As in mmengine, for the shards of a model that is to be sharded."""
-        if not isinstance(self.model, FullySharded) or isinstance(optim_wrapper, OptimWrapper):
-            return super().build_optim_wrapper(optim_wrapper)
-        self.model.shard(self)
-        built = super().build_optim_wrapper(optim_wrapper)
-        shard_optimizer(built.optimizer)
+        to_shard = isinstance(self.model, FullySharded) and isinstance(optim_wrapper, dict)
+        if to_shard:
+            self.model.shard(self)
+        try:
+            built = super().build_optim_wrapper(optim_wrapper)
+        except NotImplementedError as error:
+            if str(error):
+                raise
+            raise UserError(
+                f'{optim_wrapper.get("constructor")} does not know this backbone. For XCiT, use '
+                "optim_wrapper = dict(constructor='XCiTLayerDecayOptimWrapperConstructor', "
+                'paramwise_cfg=dict(_delete_=True, layer_decay_rate=0.75)).'
+            ) from error
+        if to_shard:
+            shard_optimizer(built.optimizer)
         return built
 
     def _init_model_weights(self) -> None:

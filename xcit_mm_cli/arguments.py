@@ -18,6 +18,8 @@ CALIBRATION_IMAGES = 64
 EXPORT_FORMATS = ('onnx', 'torch')
 # ONNX Runtime 1.31 has no RoIAlign of version 22.
 OPSETS = range(18, 22)
+# Defaults of infer: what differs from them was asked for.
+SCORE_THR, OVERLAP = 0.3, 256
 # Number of layers that `visualize` draws by default.
 DEFAULT_LAYERS = 6
 # name -> what it shows
@@ -157,8 +159,8 @@ def infer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--score-thr',
         type=_fraction,
-        default=0.3,
-        help='draw only boxes that score above this (default: 0.3)',
+        default=SCORE_THR,
+        help='draw only boxes that score above this (default: %(default)s)',
     )
     parser.add_argument(
         '--ann-file',
@@ -214,7 +216,8 @@ def _large_images(parser: argparse.ArgumentParser) -> None:
     large = parser.add_argument_group(
         'large images',
         'TIFF, .npy and zarr images are read by windows, at their own resolution. Labels are '
-        'written as TIFFs, with the geo-reference of the image.',
+        'written as TIFFs, with the geo-reference of the image, and pictures (vis/) are small '
+        'previews.',
     )
     how = large.add_mutually_exclusive_group()
     how.add_argument(
@@ -236,18 +239,30 @@ def _large_images(parser: argparse.ArgumentParser) -> None:
     large.add_argument(
         '--overlap',
         type=int,
-        default=256,
+        default=OVERLAP,
         metavar='PIXELS',
-        help='what neighbouring windows have in common (default: %(default)s)',
+        help='what neighboring windows have in common (default: %(default)s)',
     )
 
 
 def infer_problem(args: argparse.Namespace) -> str | None:
     """What is wrong with a combination of arguments of ``infer``."""
+    if args.memory is not None and not args.whole:
+        return '--memory limits what --whole uses: give both'
+    if args.overlap != OVERLAP and args.window is None:
+        return '--overlap is what the windows of --window have in common: give both'
+    if args.whole or args.window is not None:
+        if args.model:
+            return (
+                '--whole and --window run a checkpoint: give --config and --checkpoint, not --model'
+            )
+        if args.retry_skipped:
+            return '--whole and --window skip no image: drop --retry-skipped'
+    if args.whole and (args.ann_file or args.score_thr != SCORE_THR):
+        option = '--ann-file' if args.ann_file else '--score-thr'
+        return f'{option} is for detectors, and --whole for segmentors: drop one of them'
     if args.config:
         return None if args.checkpoint else '--config needs --checkpoint'
-    if args.whole or args.window is not None:
-        return '--whole and --window run a checkpoint: give --config and --checkpoint, not --model'
     options = ('checkpoint', 'cfg_options', 'allow_partial', 'device')
     given = [f'--{name.replace("_", "-")}' for name in options if getattr(args, name)]
     return f'--model is complete in itself and runs on the CPU: drop {given[0]}' if given else None

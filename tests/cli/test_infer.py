@@ -147,6 +147,7 @@ def test_pycocotools_scores_the_predictions_as_the_test_command_does(
         # mmdet rounds to three digits.
         names = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
         expected = [metrics[f'coco/{kind}_{name}'] for name in names]
+        expected = [-1 if value is None else value for value in expected]
         assert evaluation.stats[:6] == pytest.approx(expected, abs=0.00051)
         assert 0.1 < evaluation.stats[0] < 0.95
 
@@ -214,7 +215,7 @@ def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkey
     assert 'Traceback' not in error
     with (out / 'shards' / '0001_of_0001.jsonl').open('a') as file:
         file.write('{"number": half a line, as after a kill')
-    assert call(head, '--score-thr', '0.9') == 2  # other settings
+    assert call(head, '--no-vis') == 2  # other settings
     assert 'other images, weights or settings' in capfd.readouterr().err
     assert call(head) == 1 and read == ['0.jpg', '1.jpg', '1.jpg', 'broken.jpg']
     assert not (out / shards.FOLDER).exists()
@@ -242,7 +243,8 @@ def test_a_video_gives_a_video_with_predictions_drawn(head, call, images, tmp_pa
     write_video(clip, images)
     (tmp_path / 'broken.avi').write_bytes(b'not a video')
     both = (clip, tmp_path / 'broken.avi')
-    assert call(head, '--score-thr', '0', inputs=both) == 1
+    options = ('--score-thr', '0') if head == 'mask_rcnn' else ()
+    assert call(head, *options, inputs=both) == 1
     printed = capfd.readouterr().out
     assert f'skipped, cannot be read: {tmp_path}/broken.avi' in printed
     assert '1 of 2 inputs' in printed and 'predictions' not in printed

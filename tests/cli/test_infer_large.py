@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
+from mmdet.datasets import CocoDataset
 
 from xcit_mm.cli import infer
 from xcit_mm.large import segment
@@ -58,7 +59,6 @@ def test_what_cannot_be_done_is_said_in_a_sentence(call, scene, tmp_path, capfd)
     for options, message in [
         (('--whole', '--memory', '20MB'), 'it takes at least'),
         (('--whole', '--memory', 'much'), 'must be an amount of memory such as 4GB'),
-        (('--memory', '4GB'), '--memory limits what --whole uses'),
         (('--window', '64', '--overlap', '64'), '--overlap must be from 0 to 63'),
     ]:
         assert call('sem_fpn', *options) == 2
@@ -71,10 +71,56 @@ def test_what_cannot_be_done_is_said_in_a_sentence(call, scene, tmp_path, capfd)
 
 def test_a_detector_by_windows(call, scene, tmp_path, capfd):
     assert call('mask_rcnn', '--whole') == 2 and '--window' in capfd.readouterr().err
-    assert call('mask_rcnn', '--window', '64', '--overlap', '16') == 0
+    file, picture = tmp_path / 'annotations.json', tmp_path / 'out' / 'vis' / 'scene.png'
+    kinds = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'], 200)]
+
+    def run(image, *options):
+        images = [dict(id=42, file_name=image), dict(id=1, file_name='other.tif')]
+        file.write_text(json.dumps(dict(images=images, categories=kinds)))
+        return call('mask_rcnn', '--ann-file', file, '--force', *options)
+
+    assert run('none.tif', '--window', '300') == 2
+    assert 'has none of the 1 images' in capfd.readouterr().err
+    assert run('scene.tif', '--window', '64', '--overlap', '16', '--score-thr', '0') == 0
     content = json.loads((tmp_path / 'out' / 'predictions.json').read_text())
     (image,) = content['images']
     assert (image['height'], image['width']) == (150, 118) and content['annotations']
+    assert {one['image_id'] for one in content['annotations']} == {image['id']} == {42}
+    assert min(one['category_id'] for one in content['annotations']) >= 200
     boxes = np.array([a['bbox'] for a in content['annotations']])
     assert (boxes[:, :2] >= 0).all() and (boxes[:, 0] + boxes[:, 2] <= 118.001).all()
     assert boxes[:, 0].max() > 64  # from windows other than the first
+    pixels = tifffile.imread(scene)[..., ::-1]
+    drawn = cv2.imread(str(picture))
+    assert drawn.shape == pixels.shape and (drawn != pixels).any()
+    assert run('scene.tif', '--window', '300', '--score-thr', '1') == 0
+    assert (cv2.imread(str(picture)) == pixels).all()
+    picture.unlink()
+    assert run('scene.tif', '--window', '300', '--no-vis') == 0 and not picture.exists()
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ('--memory 4GB', '--memory limits what --whole uses'),
+        ('--window 64 --memory 4GB', '--memory limits what --whole uses'),
+        ('--overlap 16', '--overlap is what the windows of --window have in common'),
+        ('--whole --overlap 16', '--overlap is what the windows of --window have in common'),
+        ('--whole --ann-file a.json', '--ann-file is for detectors'),
+        ('--whole --score-thr 0.5', '--score-thr is for detectors'),
+        ('--whole --retry-skipped', 'drop --retry-skipped'),
+        ('--window 64 --retry-skipped', 'drop --retry-skipped'),
+    ],
+)
+def test_options_without_effect_are_refused_at_once(options, message, capfd):
+    words = ['none.tif', '--config', 'none.py', '--checkpoint', 'none.pth', *options.split()]
+    with pytest.raises(SystemExit):
+        infer.main(words)
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('option', ['--ann-file a.json', '--score-thr 0.5'])
+@pytest.mark.parametrize('mode', ['', '--window 300'])
+def test_a_segmentor_refuses_what_only_detectors_have(mode, option, call, capfd):
+    assert call('sem_fpn', *mode.split(), *option.split()) == 2
+    assert 'segmentor' in capfd.readouterr().err

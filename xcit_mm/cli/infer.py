@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 import xcit_mm_deploy
+from xcit_mm_cli.arguments import SCORE_THR
 from xcit_mm_deploy.inputs import Source
 
 from ..configs import category_ids
@@ -30,6 +31,7 @@ from ..inference import (
     load_predictor,
     results_path,
 )
+from ..inference.ids import own_ids
 from ..inference.processes import device_of, this_process
 from ..inference.shards import EVERYTHING, Shard, delete_shards
 from .common import (
@@ -109,13 +111,21 @@ def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
         raise UserError(f'Camera {cameras[0]} can only be recorded by one process.')
 
 
-def open_annotations(path: str | None, task: str) -> AnnotationFile | None:
-    """The annotation file that gives a detector's ids, if there is one."""
-    if path is None:
-        return None
+def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:
+    """The annotation file that gives a detector's ids, if there is one.
+
+    Args:
+        args (Namespace): The arguments.
+        task (str): ``detection`` or ``segmentation``, for which options of detectors are refused.
+    """
     if task != 'detection':
-        raise UserError('--ann-file gives the ids of detections; a segmentor writes label PNGs.')
-    return AnnotationFile(path)
+        if args.ann_file:
+            raise UserError(
+                '--ann-file gives the ids of detections; a segmentor writes label PNGs.'
+            )
+        if args.score_thr != SCORE_THR:
+            raise UserError('--score-thr selects the boxes to draw; a segmentor has none.')
+    return AnnotationFile(args.ann_file) if args.ann_file else None
 
 
 class Chosen(NamedTuple):
@@ -181,6 +191,7 @@ def infer_large(args: argparse.Namespace) -> int:
     check_device(args.device)
     if task not in TASKS:
         raise UserError('infer is for detectors and segmentors; this config is for pre-training.')
+    annotations = open_annotations(args, TASKS[task])
     labels = [out_dir / 'labels' / f'{path.stem}.tif' for path in paths]
     outputs = [results_path(TASKS[task], out_dir)] if task == 'mmdet' else labels
     if args.force:
@@ -193,8 +204,13 @@ def infer_large(args: argparse.Namespace) -> int:
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     model = inferencer.model
     if task == 'mmdet':
-        ids = category_ids(cfg, model.dataset_meta['classes'])
-        detect_large(model, paths, outputs[0], ids, args.window, args.overlap)
+        classes, sources = model.dataset_meta['classes'], [str(path) for path in paths]
+        if annotations is None:
+            ids = own_ids(sources, classes, category_ids(cfg, classes))
+        else:
+            ids = annotations.ids(sources, classes)
+        score_thr = None if args.no_vis else args.score_thr
+        detect_large(model, paths, outputs[0], ids, args.window, args.overlap, score_thr)
         print(f'predictions: {outputs[0]}')
         return 0
     for path, out in zip(paths, outputs, strict=True):
@@ -227,8 +243,6 @@ def main(args: argparse.Namespace) -> int:
         if not is_alone:
             raise UserError('--whole and --window run in one process; see docs/large_images.md.')
         return infer_large(args)
-    if args.memory is not None:
-        raise UserError('--memory limits what --whole uses: give both.')
     sources = find_sources(args.inputs)
     if not is_alone:
         check_shared(args, sources)
@@ -236,7 +250,7 @@ def main(args: argparse.Namespace) -> int:
     chosen = choose(args)
     out_dir = Path(args.out_dir)
     results = results_path(chosen.task, out_dir)
-    annotations = open_annotations(args.ann_file, chosen.task)
+    annotations = open_annotations(args, chosen.task)
     check_output(results, sources, args)
     if process.shard.index == 0:
         for path in left_out(args.inputs):

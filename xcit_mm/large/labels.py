@@ -95,23 +95,52 @@ def write_preview(path: Path, image: Image, labels: Labels, palette: Any) -> Non
         path (Path): The PNG.
         image (Image): The image.
         labels (Labels): The labels.
-        palette (Sequence[Sequence[int]]): The colour of each class, RGB.
+        palette (Sequence[Sequence[int]]): The color of each class, RGB.
     """
-    height, width = labels.size
+    picture, step = read_preview(image)
+    colors = np.asarray(palette, np.float32)[:, ::-1]
+    height = labels.size[0]
+    strips = [labels.rows(*strip)[::step, ::step] for strip in _strips(height, step)]
+    drawn = colors[np.concatenate(strips) % len(colors)]
+    write_png(path, ((picture + drawn) / 2).astype(np.uint8))
+
+
+def read_preview(image: Image) -> tuple[np.ndarray, int]:
+    """Read every n-th row and column of an image, so that a preview of it is small.
+
+    Args:
+        image (Image): The image.
+
+    Returns:
+        tuple[np.ndarray, int]: The preview, uint8 BGR, and n.
+    """
+    height, width = image.shape[:2]
     step = max(-(-max(height, width) // PREVIEW_SIDE), 1)
-    colours = np.asarray(palette, np.float32)
     strips = []
-    # Whole strips of the file, of which most rows are skipped: tiles are read once.
-    for start, stop in pieces(height, step * max(TIFF_TILE // step, 1)):
+    for start, stop in _strips(height, step):
         pixels = image.read(Window(start, stop, 0, width))[::step, ::step].astype(np.float32)
-        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
-        drawn = colours[labels.rows(start, stop)[::step, ::step] % len(colours)]
-        strips.append((pixels, drawn))
-    picture, drawn = (np.concatenate(part) for part in zip(*strips, strict=True))
+        strips.append(
+            pixels[..., 2::-1] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
+        )
+    picture = np.concatenate(strips)
     # Images of more than 8 bits have ranges of their own.
     low, high = (
         (0, 255) if picture.min() >= 0 and picture.max() <= 255 else np.percentile(picture, (1, 99))
     )
-    picture = np.clip((picture - low) / max(high - low, 1e-6), 0, 1) * 255
-    blended = ((picture + drawn) / 2).astype(np.uint8)
-    write_atomically(path, cv2.imencode('.png', blended[..., ::-1])[1].tobytes())
+    shown = np.clip((picture - low) / max(high - low, 1e-6), 0, 1) * 255
+    return shown.astype(np.uint8), step
+
+
+def _strips(height: int, step: int) -> Iterator[tuple[int, int]]:
+    """Whole strips of the file, of which most rows are skipped: tiles are read once."""
+    yield from pieces(height, step * max(TIFF_TILE // step, 1))
+
+
+def write_png(path: Path, picture: np.ndarray) -> None:
+    """Write a BGR picture.
+
+    Args:
+        path (Path): The PNG.
+        picture (np.ndarray): uint8 (H, W, 3).
+    """
+    write_atomically(path, cv2.imencode('.png', picture)[1].tobytes())

@@ -1,7 +1,8 @@
 """Runs a model on large images for the command: progress, file names, and what is left behind."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from xcit_mm_deploy.results import Detections
 
 from ..errors import UserError
 from ..files import replacing
+from ..inference.ids import Ids
 from .images import TiffImage, open_image
-from .labels import Labels, write_preview, write_tiff
+from .labels import Labels, read_preview, write_png, write_preview, write_tiff
 from .segment import WholeSegmentation, palette_of
 from .sliding import detect_windows, segment_windows
 from .units import format_bytes
@@ -97,9 +99,10 @@ def detect_large(
     model: Any,
     paths: list[Path],
     out: Path,
-    category_ids: Sequence[int] | None,
+    ids: Ids,
     window: int,
     overlap: int,
+    score_thr: float | None,
 ) -> None:
     """Detect in images by sliding windows, and write all boxes to one file in COCO's layout.
 
@@ -107,25 +110,35 @@ def detect_large(
         model (BaseDetector): The detector, in eval mode.
         paths (list[Path]): The images.
         out (Path): The file.
-        category_ids (Sequence[int], optional): Ids of the classes; None for numbers from 1.
+        ids (Ids): The ids of the images and classes.
         window (int): Side of the windows.
-        overlap (int): What neighbouring windows have in common.
+        overlap (int): What neighboring windows have in common.
+        score_thr (float, optional): Lowest score of the boxes in the preview of each image; None
+            for no previews.
+
+    Raises:
+        UserError: If there is an annotation file, and it lacks an image.
     """
+    if lacking := [path for path, i in zip(paths, ids.images, strict=True) if i is None]:
+        raise UserError(f'{lacking[0]} is not in the annotation file of --ann-file.')
     classes, palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
-    kinds = coco.categories(classes, category_ids)
     annotations, images = [], []
     with Bars() as bars:
-        for number, path in enumerate(paths, 1):
+        for number, path in zip(ids.images, paths, strict=True):
             image = open_image(path)
             found = detect_windows(
                 model, image, window, overlap, lambda *d: bars.show('windows', *d)
             )
             boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
             result = Detections(boxes, scores, labels, None, classes, palette)
-            annotations += coco.annotations(result, number, kinds)
-            images.append(coco.image_entry(number, path, image.shape))
+            annotations += coco.annotations(result, int(number or 0), ids.categories)
+            images.append(coco.image_entry(int(number or 0), path, image.shape))
+            if score_thr is not None:
+                picture, step = read_preview(image)
+                small = replace(result, boxes=boxes / step)
+                write_png(out.parent / 'vis' / f'{path.stem}.png', small.draw(picture, score_thr))
     with replacing(out) as unfinished, unfinished.open('w') as file:
-        coco.write_predictions(file, coco.OWN_IDS, kinds, annotations, images)
+        coco.write_predictions(file, ids.meaning, ids.categories, annotations, images)
 
 
 class Bars:

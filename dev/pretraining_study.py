@@ -121,7 +121,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.pretraining_study',
         description='Pre-train XCiT-N12 with DINO on three small data sets, train detectors and '
-        'segmentors from that and from random weights, train the ablations of the paper, and write '
+        'segmentors from that and from random weights, train the ablations, and write '
         'the tables and curves of docs/pretraining.md. Runs that are done are left out, '
         'interrupted ones are resumed. All of it takes almost two hours of one processor.',
     )

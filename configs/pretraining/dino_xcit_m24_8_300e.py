@@ -1,5 +1,5 @@
-# VISSL's models_in1k/xcit_medium_layers24_p8.yaml has fewer and other crops than that for 16 pixels.
-# Batch 960: 10 images per GPU on 96 GPUs.
+# VISSL's models_in1k/xcit_medium_layers24_p8.yaml: other crops, and fewer. Batch 960: 10 images per
+# GPU on 96 GPUs.
 _base_ = '_base_/dino_m24_300e.py'
 
 read, crops, pack = _base_.train_pipeline

@@ -52,7 +52,7 @@ def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def paper_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's run-time and memory table for single images, from :func:`scaling`'s rows."""
+    """A table like the paper's of run time and memory, from :func:`scaling`'s rows."""
     table = []
     for label in LABELS.values():
         line: dict[str, Any] = {'model': label}

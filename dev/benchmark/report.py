@@ -95,7 +95,8 @@ def write_page(folder: Path, data: dict[str, Any]) -> None:
         format_table(_rows(results), 'markdown'),
         '## Against other backbones',
         'Inference with the backbones as mmdet ships them: images per second and peak MB by image '
-        'height and width, as in the paper’s run-time table.',
+        'height and width. The paper’s run-time table is of a GPU and batches of 64 images, and '
+        'also has DeiT-S and CaiT-S12, but no image of 2048x2048.',
         format_table(peers.paper_table(data['scaling']), 'markdown'),
         '![time](images/benchmark_time.png)',
         '![memory](images/benchmark_memory.png)',

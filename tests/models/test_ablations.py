@@ -27,6 +27,18 @@ def test_a_config_of_three_lines_builds_it(ablation):
     assert isinstance(MODELS.build(backbone), AblatedXCiTClassifier)
 
 
+def test_the_papers_table_is_complete():
+    """Its rows, and self-attention, which is ours."""
+    rows = {f's12_16_{name}' for name in ABLATIONS} | {'s12_8_linear_patch'}
+    paths = (ROOT / 'configs/classification/ablations').glob('*.py')
+    found = {
+        path.stem.removeprefix('xcit_'): Config.fromfile(path).model.backbone for path in paths
+    }
+    assert set(found) == rows
+    for name, backbone in found.items():
+        assert name == f'{backbone.arch}_{backbone.patch_size}_{backbone.ablation}'
+
+
 @each
 def test_every_trained_parameter_gets_a_gradient(ablation):
     model = AblatedXCiTClassifier(ARCH, num_classes=3, ablation=ablation)

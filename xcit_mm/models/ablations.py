@@ -1,4 +1,6 @@
-"""The ablations of the paper (section 4.1): networks that lack one idea each.
+"""The ablations of the paper (section 4.1), networks that lack one idea each, and one of ours.
+
+Ours is :func:`self_attention`, which the paper's table does not have.
 
 An :class:`XCiT` or :class:`XCiTClassifier` is built as always, then one kind of module is replaced.
 The network's own files know nothing of this. The plain modules run, unless only a parameter is

@@ -2,7 +2,7 @@
 
 :func:`translate_state_dict` runs before a backbone or classifier takes its weights from a state
 dict, whatever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``resume``, or an
-inferencer of mmdet or mmseg. So every published file works as it is.
+inferencer of mmdet or mmseg. So files in the published formats load as they are.
 """
 
 from collections.abc import Mapping

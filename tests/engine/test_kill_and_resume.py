@@ -1,6 +1,12 @@
 """Training through tools/train.py, killed again and again and resumed with --resume."""
 
+import contextlib
+import os
 import random
+import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +61,39 @@ def test_killed_runs_end_with_the_weights_of_an_undisturbed_run(kills, steps, sm
     assert not runs.differences(one, two)
     kept = sorted(path.name for path in (tmp_path / 'killed').glob('*.pth'))
     assert kept == sorted(f'iter_{step}.pth' for step in (steps - 1, steps))
+
+
+def children(process):
+    """The processes that a process has started."""
+    lists = Path(f'/proc/{process.pid}/task').glob('*/children')
+    return [Path('/proc', number) for path in lists for number in path.read_text().split()]
+
+
+def is_running(process):
+    """Whether a process has not ended; what has ended may wait to be collected."""
+    try:
+        return 'State:\tZ' not in (process / 'status').read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='Linux ends them')
+def test_a_terminated_run_leaves_no_data_workers_behind(small_data, tmp_path):
+    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps=1000)
+    options = ['--no-validate', '--cfg-options', 'train_dataloader.num_workers=2']
+    process, workers = runs.start(tmp_path / 'run', config, *options), []
+    try:
+        assert runs.wait_for(lambda: runs.saved_step(tmp_path / 'run') > 1, process)
+        workers = children(process)
+        process.terminate()
+        process.wait(timeout=60)
+        time.sleep(1)
+        assert len(workers) >= 2 and not any(map(is_running, workers))
+    finally:
+        process.kill()
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(worker.name), signal.SIGKILL)
 
 
 @long

@@ -1,14 +1,12 @@
 """What the commands share: error messages, configs, early checks, launchers."""
 
 import argparse
-import ctypes
 import difflib
 import errno
 import functools
 import inspect
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +30,12 @@ from ..compat import init_gloo, revert_sync_bn
 from ..configs import nested_dicts
 from ..datasets.present import PUBLIC
 from ..engine.console import without_noise
+from ..engine.parent import die_with_parent
 from ..engine.runner import GuardedRunner
 from ..errors import BUILD_ERRORS, UserError
 from ..weights import use_strict_reader
 
 CONFIG_SUFFIXES = ('.py', '.json', '.yaml', '.yml')
-PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OS_HINTS = {
     **dict.fromkeys(DISK_FULL, 'Free some space, or write elsewhere.'),
@@ -258,15 +256,6 @@ def forget_prefix(cfg: Config) -> None:
             del node['_scope_']
 
 
-def end_with_launcher() -> None:
-    """Let Linux end this process when the torchrun that started it is killed.
-
-    Otherwise, it would keep training next to the processes of the torchrun that takes its place.
-    """
-    if 'TORCHELASTIC_RUN_ID' in os.environ and sys.platform == 'linux':
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def prepare(cfg: Config, args: argparse.Namespace) -> None:
     """Apply the settings that every run needs: work folder, launcher, this machine's limits."""
     if args.verbose:
@@ -276,7 +265,9 @@ def prepare(cfg: Config, args: argparse.Namespace) -> None:
     elif cfg.get('work_dir') is None:
         cfg.work_dir = os.path.join('work_dirs', Path(args.config.split('::')[-1]).stem)
     cfg.launcher = args.launcher
-    end_with_launcher()
+    if 'TORCHELASTIC_RUN_ID' in os.environ:
+        # Otherwise, it would keep training next to the processes of the next torchrun.
+        die_with_parent()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         init_gloo(cfg)

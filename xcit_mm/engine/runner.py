@@ -1,6 +1,7 @@
 """The runner of the commands: its errors name the faulty image, annotation or checkpoint."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ..files import write_atomically
 from .console import StartFilter, console_handlers, hide_noise
 from .evaluated import evaluate_own_images, find_low_limits, use_own_metrics
 from .images import images_of
+from .parent import init_worker
 from .sharding import FullySharded, shard_optimizer
 from .start import describe_run, describe_work
 
@@ -56,7 +58,7 @@ class GuardedRunner(Runner):
         if isinstance(dataloader, dict) and isinstance(dataloader['dataset'], dict):
             dataloader = {**dataloader, 'dataset': guarded(dataloader['dataset'])}
         try:
-            return Runner.build_dataloader(dataloader, *args, **kwargs)
+            loader = Runner.build_dataloader(dataloader, *args, **kwargs)
         except UserError:
             raise
         except BUILD_ERRORS as error:
@@ -64,6 +66,8 @@ class GuardedRunner(Runner):
                 f'A data loader of the config cannot be built: {type(error).__name__}: '
                 + ' '.join(str(error).split())
             ) from error
+        loader.worker_init_fn = functools.partial(init_worker, loader.worker_init_fn)
+        return loader
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -155,6 +156,30 @@ def test_seed_and_deterministic_keep_other_settings_of_randomness():
     )
     assert randomness('--seed', '3') == dict(seed=3)
     assert randomness('--deterministic') == dict(seed=None, deterministic=True)
+
+
+def test_a_scaled_constant_rate_and_a_resumed_run_with_another_batch(small_data, tmp_path, capfd):
+    config = write_config(tmp_path, 'det', small_data)
+
+    def run(batch_size, epochs, *options):
+        loader = 'train_dataloader'
+        settings = [
+            f'train_cfg.max_epochs={epochs}', f'{loader}.batch_size={batch_size}',
+            f'{loader}.dataset.indices=2', 'default_hooks.logger.interval=1',
+            'param_scheduler=None',
+        ]  # fmt: skip
+        words = [str(config), '--work-dir', str(tmp_path / 'work'), '--no-validate', *options]
+        assert train.main([*words, '--auto-scale-lr', '--cfg-options', *settings]) == 0
+        return ''.join(capfd.readouterr())
+
+    text = run(1, 1)
+    assert 'batch of 1, AdamW, learning rate 6.25e-06' in text  # 1e-4 is for 16 images
+    rates = set(re.findall(r'(base_lr|[^_]lr): (\S+)', text))
+    assert rates == {('base_lr', '6.2500e-06'), (' lr', '6.2500e-06')}
+    assert 'WARNING' not in text and 'param_scheduler' not in text
+    run(2, 2, '--resume')
+    checkpoint = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=False)
+    assert checkpoint['meta']['iter'] == 2  # two epochs of one iteration: no time left is negative
 
 
 CTRL_C = """

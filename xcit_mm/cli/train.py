@@ -47,6 +47,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             cfg.randomness.seed = args.seed
         if args.deterministic:
             cfg.randomness.deterministic = True
+    if cfg.get('param_scheduler') is None:
+        cfg.param_scheduler = []  # the same, without mmengine's warning at each checkpoint
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if args.resume not in (None, 'auto'):

@@ -140,6 +140,17 @@ class GuardedRunner(Runner):
             shard_optimizer(built.optimizer)
         return built
 
+    def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
+        """As in mmengine, and for ``base_lr`` of the log, which mmengine leaves as it was."""
+        if not (auto_scale_lr or {}).get('enable'):
+            return
+        before = max(group['lr'] for group in optim_wrapper.optimizer.param_groups)
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+        after = max(group['lr'] for group in optim_wrapper.optimizer.param_groups)
+        base = optim_wrapper.base_param_settings  # None if all parameters are in one group
+        if base and before:
+            base['lr'] *= after / before
+
     def _init_model_weights(self) -> None:
         if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
             super()._init_model_weights()
@@ -181,6 +192,11 @@ class GuardedRunner(Runner):
                 'To start from its weights alone, leave out --resume and add '
                 f'--cfg-options load_from={filename}'
             ) from error
+        loop = self.train_loop
+        if isinstance(loop, EpochBasedTrainLoop):
+            # The next epoch is run from its start, and may have another number of iterations, as
+            # with another batch size. Else the last iteration would be after the end.
+            loop._iter = loop.epoch * len(loop.dataloader)
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
         """As in mmengine; remembers the current batch, and ends the start of the run."""

@@ -213,7 +213,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f'{width}x{height} pixels are more than {self.server.max_pixels}',
             )
-        image = decode(np.frombuffer(body, np.uint8))
+        image = decode(np.frombuffer(body, np.uint8), self.server.model.bit_depth)
         if image is None:
             raise Refused(HTTPStatus.BAD_REQUEST, 'the image is damaged')
         return image

@@ -6,6 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
+
+# The color_type of mmcv's LoadImageFromFile that keeps 16 bits: OpenCV's IMREAD_COLOR and
+# IMREAD_ANYDEPTH.
+KEEP_DEPTH = 3
+
 
 def nested_dicts(node: Any) -> Iterator[dict]:
     """A dict and all dicts in it, outer ones first.
@@ -58,6 +64,41 @@ def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
         if _is_positive(step.get('scale_factor')):
             return {'scale_factor': step['scale_factor']}
     return None
+
+
+def bit_depth(cfg: Mapping[str, Any]) -> int | None:
+    """How many bits the values of 16-bit images have, by the pipelines; None if none says so.
+
+    Args:
+        cfg (Mapping): A config.
+
+    Raises:
+        UserError: If pipelines contradict each other, or reduce images to 8 bits before that.
+    """
+    found: dict[str, int | None] = {}
+    for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        for dataset in innermost_datasets(cfg.get(name)):
+            steps = list(nested_dicts(dataset.get('pipeline')))
+            depths = [step['bit_depth'] for step in steps if step.get('bit_depth') is not None]
+            found[name] = check_bit_depth(depths[0]) if depths else None
+            # mmcv gives the value to OpenCV.
+            loads = [step for step in steps if step.get('type') == 'LoadImageFromFile']
+            if depths and any(step.get('color_type') != KEEP_DEPTH for step in loads):
+                raise UserError(
+                    f'{name}: LoadImageFromFile reduces images to 8 bits before bit_depth has an '
+                    f'effect. Add color_type={KEEP_DEPTH} to it, which keeps 16 bits.'
+                )
+    if len(set(found.values())) > 1:
+        stated = ', '.join(f'{depth or "none"} in {name}' for name, depth in found.items())
+        raise UserError(f'All pipelines must state the same bit_depth; there is {stated}.')
+    return next(iter(found.values()), None)
+
+
+def check_bit_depth(value: Any) -> int:
+    """Return a bit depth; raise a :class:`UserError` if it is not one."""
+    if not isinstance(value, int) or not 8 <= value <= 16:
+        raise UserError(f'bit_depth must be a whole number from 8 to 16, not {value!r}.')
+    return value
 
 
 def category_ids(cfg: Mapping[str, Any], classes: Sequence[str]) -> list[int] | None:

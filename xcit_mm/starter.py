@@ -5,6 +5,7 @@ import pprint
 import textwrap
 from dataclasses import dataclass
 
+from .configs import KEEP_DEPTH
 from .datasets.find import Data, Split
 
 # Images that training sees in all, from pretrained weights and from scratch, unless that is less
@@ -99,7 +100,7 @@ num_classes = len(metainfo['classes'])
 test_scale = ({long}, {short})
 train_scales = [{scales}]
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+{_load_image(data)}
     dict(type='LoadAnnotations', with_bbox=True{masks}),
     dict(type='RandomChoiceResize', scales=train_scales, keep_ratio=True),
     # Leave the flip out if left and right matter. If up and down do not matter either:
@@ -109,7 +110,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+{_load_image(data)}
     dict(type='Resize', scale=test_scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True{masks}),
     dict(
@@ -175,7 +176,7 @@ void = {data.void}
 crop_size = ({crop}, {crop})
 scale = ({long}, {short})
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+{_load_image(data)}
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=scale, ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
@@ -184,7 +185,7 @@ train_pipeline = [
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+{_load_image(data)}
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
@@ -243,6 +244,17 @@ def _heading(model: str, data: Data, choice: Choice) -> str:
 def _comment(text: str) -> str:
     options = {'break_on_hyphens': False, 'break_long_words': False}
     return '\n'.join(f'# {line}' for line in textwrap.wrap(text, 98, **options))  # type: ignore[arg-type]
+
+
+def _load_image(data: Data) -> str:
+    """The first step of a pipeline, or the first two for 16-bit images."""
+    if data.bit_depth is None:
+        return "    dict(type='LoadImageFromFile'),"
+    most = 2**data.bit_depth - 1
+    return f"""\
+    # Files of 16 bits whose values have {data.bit_depth}: 0 to {most} becomes 0 to 255.
+    dict(type='LoadImageFromFile', color_type={KEEP_DEPTH}),  # keeps 16 bits
+    dict(type='ScaleTo8Bit', bit_depth={data.bit_depth}),"""
 
 
 def _on_schedule(plan: Schedule, train: Split) -> str:

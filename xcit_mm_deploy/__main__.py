@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for number, path in enumerate(paths, 1):
         name = names[number - 1]
         try:
-            image = read_image(path)
+            image = read_image(path, model.bit_depth)
             result = model(image)
         except (ImageError, MemoryError) as error:
             skipped[path] = str(error) or 'not enough memory'

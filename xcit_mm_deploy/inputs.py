@@ -4,6 +4,7 @@ import glob
 import itertools
 import mimetypes
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ VIDEO_SUFFIXES = ('.mp4', '.m4v', '.avi', '.mov', '.mkv', '.webm', '.mpg', '.mpe
 Source = str | int
 # How many files of a list are looked for before any work starts.
 LOOKED_FOR = 100
+# How many bits cameras and scanners give the values of 16-bit files.
+BIT_DEPTHS = (8, 10, 12, 14, 16)
 
 
 def is_video(source: Source) -> bool:
@@ -151,11 +154,12 @@ def _stem(source: Source | Path) -> str:
     return os.path.splitext(os.path.basename(source))[0]
 
 
-def read_image(path: str | os.PathLike) -> np.ndarray:
-    """An image file as BGR, turned as its EXIF data says.
+def read_image(path: str | os.PathLike, bit_depth: int | None = None) -> np.ndarray:
+    """An image file as BGR of 8 bits, turned as its EXIF data says.
 
     Args:
         path (str or PathLike): The file.
+        bit_depth (int, optional): As for :func:`decode`.
 
     Raises:
         ImageError: If it cannot be read.
@@ -164,19 +168,74 @@ def read_image(path: str | os.PathLike) -> np.ndarray:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise ImageError(f'{path} cannot be read: {error.strerror}') from None
-    image = decode(content)
+    image = decode(content, bit_depth)
     if image is None:
         raise ImageError(f'{path} is not an image, or is damaged')
     return image
 
 
-def decode(content: np.ndarray) -> np.ndarray | None:
-    """The content of an image file as BGR; None if that is impossible.
+def decode(content: np.ndarray, bit_depth: int | None = None) -> np.ndarray | None:
+    """The content of an image file as BGR of 8 bits; None if that is impossible.
 
     Args:
         content (np.ndarray): Its bytes, uint8.
+        bit_depth (int, optional): How many bits the values of 16-bit images have, see
+            :func:`to_8_bit`. Defaults to None: 16, with a warning if they seem to have fewer.
     """
+    image = decode_any_depth(content)
+    if image is None or image.dtype == np.uint8:
+        return image
+    if image.dtype == np.uint16 and bit_depth is not None:
+        return to_8_bit(image, bit_depth)
+    if image.dtype == np.uint16 and (text := unused_bits(int(image.max()))):
+        warnings.warn(text, stacklevel=2)
+    return _decode(content, cv2.IMREAD_COLOR)
+
+
+def decode_any_depth(content: np.ndarray) -> np.ndarray | None:
+    """As :func:`decode`, with the type of the file: uint8, uint16 or another."""
+    return _decode(content, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+
+
+def _decode(content: np.ndarray, flags: int) -> np.ndarray | None:
     try:
-        return cv2.imdecode(content, cv2.IMREAD_COLOR) if len(content) else None
+        return cv2.imdecode(content, flags) if len(content) else None
     except (cv2.error, MemoryError):  # the size that a damaged file states can be anything
         return None
+
+
+def to_8_bit(image: np.ndarray, bit_depth: int) -> np.ndarray:
+    """Scale a 16-bit image to 8 bits; others stay as they are.
+
+    Args:
+        image (np.ndarray): The image; it is scaled if its type is uint16.
+        bit_depth (int): How many bits its values have, 8 to 16: with 12, values of 0 to 4095 become
+            0 to 255. Larger values become 255.
+    """
+    if image.dtype != np.uint16:
+        return image
+    return np.minimum(image >> (bit_depth - 8), 255).astype(np.uint8)
+
+
+def to_16_bit(image: np.ndarray, bit_depth: int) -> np.ndarray:
+    """Scale a 16-bit image whose values have fewer bits to all of them; see :func:`to_8_bit`."""
+    if image.dtype != np.uint16:
+        return image
+    return np.minimum(image, 2**bit_depth - 1) << (16 - bit_depth)
+
+
+def bits_of(maximum: int) -> int:
+    """The smallest of :data:`BIT_DEPTHS` that a largest value fits in."""
+    return next(bits for bits in BIT_DEPTHS if maximum < 2**bits)
+
+
+def unused_bits(maximum: int) -> str | None:
+    """What to do about 16-bit images with this largest value, if they look like fewer bits."""
+    bits = bits_of(maximum)
+    if bits == 16 or maximum == 0:
+        return None
+    return (
+        f'A 16-bit image looks like {bits} bits: no value is above {2**bits - 1}. It is read as 16 '
+        'bits, which makes it dark. If your images have fewer bits, set bit_depth in the pipelines '
+        f'of the config, for instance bit_depth={bits}: see docs/custom_data.md.'
+    )

@@ -99,6 +99,8 @@ class Model:
             self.category_ids: list[int] | None = info['category_ids']
             self.resize: dict[str, Any] | None = info['resize']
             self.channels: int = info['channels']
+            # Files of earlier versions lack it.
+            self.bit_depth: int | None = info.get('bit_depth')
             self._input: dict[str, Any] = info['input']
             expected = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}[self._input['dtype']]
             needed = OUTPUTS[self.task]
@@ -130,7 +132,7 @@ class Model:
             raise ModelError(
                 f'{self.path} is a backbone alone, which detects and segments nothing.'
             )
-        pixels = image if isinstance(image, np.ndarray) else read_image(image)
+        pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
         resized = self._resized(pixels)
         outputs = self._run(resized)
         if self.task == 'detection':
@@ -143,7 +145,7 @@ class Model:
         Args:
             image: As for a call.
         """
-        pixels = image if isinstance(image, np.ndarray) else read_image(image)
+        pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
         return list(self._run(self._resized(pixels)).values())
 
     def _resized(self, image: np.ndarray) -> np.ndarray:

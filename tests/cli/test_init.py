@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
 from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.cli import check, init, train
+from xcit_mm.cli.common import load_config
+from xcit_mm.configs import bit_depth
+from xcit_mm.datasets.bit_depth import warn_of_unused_bits
 from xcit_mm.datasets.find import find_coco, find_labels, split_content
 from xcit_mm.datasets.shapes import CLASSES
+from xcit_mm.deploy.graph import Preprocess
+from xcit_mm.deploy.metadata import describe
+from xcit_mm.errors import UserError
+from xcit_mm.inference.predictors import load_predictor
+from xcit_mm.pretraining import UnlabelledFolder
 from xcit_mm.starter import Choice, schedule
+from xcit_mm_deploy import read_image
 
 from ..datasets.own_data import write_labels, write_voc, write_yolo
 from ..tiny import shrink
@@ -212,6 +222,55 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
     assert list(cfg.metainfo.classes) == classes and cfg.void == void
     assert cfg.model.decode_head.num_classes == len(classes)
     assert cfg.reduce_zero_label == (classes[0] == 'class_1')
+
+
+def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, capsys):
+    write_values(tmp_path / 'data', [0, 1, 2])
+    values = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 4
+    values[0, 0] = 4080
+    for path in (tmp_path / 'data/images').iterdir():
+        cv2.imwrite(str(path), values)
+    assert call(init, 'segmentation', '--data', 'data', '--scratch') == 0
+    assert 'their values fit in 12 bits, so 0 to 4095 becomes 0 to 255' in capsys.readouterr().out
+    cfg = load_config('data.py')
+    assert bit_depth(cfg) == 12
+    init_default_scope('mmseg')
+    dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    trained = dataset[0]['inputs']
+    assert trained.max() == 255 and 0 < trained.float().mean() < 255
+    shrink(cfg.model)
+    predictor = load_predictor(cfg, 'mmseg', None, 'cpu', allow_partial=True)
+    path = dataset.get_data_info(0)['img_path']
+    # As infer reads it, and as mmseg's own inferencer does.
+    for given in (read_image(path, predictor.bit_depth), path):
+        (inputs,) = next(iter(predictor.inferencer.preprocess([given])))['inputs']
+        assert torch.equal(inputs, trained)
+    details = ('', 'random', predictor.inferencer.model.dataset_meta, 'segmentation')
+    metadata = describe(cfg, predictor.inferencer.model, *details, Preprocess(), 'rgb', 18)
+    assert metadata['bit_depth'] == 12
+
+
+def test_bits_that_nobody_stated_are_noticed_before_training(tmp_path, capfd):
+    write_values(tmp_path / 'data', [0, 1, 2])
+    cfg = Config(dict(train_dataloader=dict(dataset=dict(type='Own', pipeline=[]))))
+    dataset = UnlabelledFolder(data_root='data', data_prefix=dict(img_path='images'))
+    warn_of_unused_bits(dataset, cfg)
+    for path in (tmp_path / 'data/images').iterdir():
+        cv2.imwrite(str(path), np.full((32, 32), 4000, np.uint16))
+    warn_of_unused_bits(dataset, cfg)
+    cfg.train_dataloader.dataset.pipeline = [dict(type='ScaleTo8Bit', bit_depth=12)]
+    warn_of_unused_bits(dataset, cfg)
+    printed = ''.join(capfd.readouterr())
+    assert printed.count('looks like 12 bits') == 1 and 'bit_depth=12' in printed
+    for steps, message in (
+        ([dict(type='LoadImageFromFile'), dict(bit_depth=12)], 'Add color_type=3'),
+        ([dict(bit_depth=20)], 'from 8 to 16, not 20'),
+        ([dict(bit_depth=12)], 'the same bit_depth; there is 12 in train_dataloader, none in val'),
+    ):
+        cfg.train_dataloader.dataset.pipeline = steps
+        cfg.val_dataloader = dict(dataset=dict(type='Own', pipeline=[]))
+        with pytest.raises(UserError, match=message):
+            bit_depth(cfg)
 
 
 def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):

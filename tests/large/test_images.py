@@ -1,5 +1,8 @@
 """Images are read by windows, whatever the file; damaged ones are named."""
 
+import functools
+
+import cv2
 import numpy as np
 import pytest
 import tifffile
@@ -7,6 +10,7 @@ import tifffile
 from xcit_mm.errors import UserError
 from xcit_mm.large import open_image
 from xcit_mm.large.windows import Window
+from xcit_mm_deploy.inputs import to_8_bit
 
 WINDOWS = [Window(0, 70, 0, 90), Window(3, 50, 17, 90), Window(40, 41, 60, 61)]
 
@@ -45,6 +49,17 @@ def test_windows_of_arrays_and_small_pictures(pixels, tmp_path):
     grey = pixels[..., 0].astype(np.uint16) * 200
     tifffile.imwrite(tmp_path / 'grey.tif', grey)
     assert_windows(open_image(tmp_path / 'grey.tif'), grey[..., None])
+
+
+def test_16_bit_values_are_scaled_in_every_format(pixels, tmp_path):
+    """12 bits in files of 16, as plain inference reads them."""
+    twelve = pixels.astype(np.uint16) << 4
+    tifffile.imwrite(tmp_path / 'scene.tif', twelve, photometric='rgb')
+    np.save(tmp_path / 'scene.npy', twelve)
+    cv2.imwrite(str(tmp_path / 'scene.png'), twelve[..., ::-1])
+    for suffix in ('tif', 'npy', 'png'):
+        scale = functools.partial(to_8_bit, bit_depth=12)
+        assert_windows(open_image(tmp_path / f'scene.{suffix}', scale), pixels)
 
 
 def test_windows_of_a_zarr_array(pixels, tmp_path):

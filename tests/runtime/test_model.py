@@ -1,5 +1,6 @@
 """Exported models: what they predict, against mmdet's and mmseg's postprocessing, and bad input."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -57,6 +58,18 @@ def test_a_segmentor_labels_each_pixel_as_mmseg_does(classes, image, tmp_path):
     clear = (best[0] - best[1] > 1e-4 * best[0].abs().max()).numpy()
     assert clear.mean() > 0.99 and len(np.unique(found.labels)) > 2
     assert (found.labels == logits.argmax(0).numpy())[clear].all()
+
+
+def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_path):
+    """12 bits in a 16-bit PNG: without the statement they are almost black, with a warning."""
+    cv2.imwrite(str(tmp_path / '12.png'), image.astype(np.uint16) << 4)
+    for depth, expected in ((12, image), (16, image >> 4), (None, image >> 4)):
+        info = metadata('segmentation', CLASSES, bit_depth=depth)
+        model = xcit_mm_deploy.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
+        warned = pytest.warns(UserWarning, match='looks like 12 bits.*bit_depth=12')
+        with contextlib.nullcontext() if depth else warned:
+            labels = model(tmp_path / '12.png').labels
+        assert (labels == model(expected).labels).all()
 
 
 def test_a_segmentor_with_one_output_decides_by_its_threshold(image, tmp_path):

@@ -87,6 +87,16 @@ def test_a_segmentor_is_served(picture, segments):
         assert (coco.decode(region['mask']) == (labels == label)).all()
 
 
+def test_12_bit_images_are_served_as_those_of_8_bits(picture, tmp_path):
+    info = metadata('segmentation', CLASSES, resize=None, bit_depth=12)
+    with serving(segmentor(tmp_path / 'model.onnx', weights(3), info)) as (_, ask):
+        answers = [
+            ask('POST', '/predict', encoded(image))[:2]
+            for image in (picture, picture.astype(np.uint16) << 4)
+        ]
+    assert answers[0][0] == 200 and answers[0] == answers[1]
+
+
 def chunk(kind, data):
     return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
 

@@ -12,6 +12,7 @@ from xcit_mm_cli.arguments import CALIBRATION_IMAGES
 from xcit_mm_deploy import ImageError
 
 from ..compat import revert_sync_bn
+from ..configs import bit_depth
 from ..deploy.export import Options, export, report_path
 from ..deploy.support import check_packages, check_supported
 from ..errors import BUILD_ERRORS, UserError
@@ -57,11 +58,11 @@ def check_options(args: argparse.Namespace, task: str) -> None:
         raise UserError('--calibration is for --int8: nothing else needs the ranges of values.')
 
 
-def read_images(inputs: list[str] | None, limit: int) -> list[Any]:
+def read_images(inputs: list[str] | None, limit: int, depth: int | None) -> list[Any]:
     """The first images of what the user names."""
     paths = find_images(inputs) if inputs else []
     try:
-        return [read_image(path) for path in paths[:limit]]
+        return [read_image(path, depth) for path in paths[:limit]]
     except ImageError as error:
         raise UserError(f'{error}.') from None
 
@@ -87,8 +88,9 @@ def main(args: argparse.Namespace) -> int:
         )
     check_options(args, task)
     check_checkpoint(args.checkpoint)
-    out, images = output_path(args), read_images(args.images, CHECKED)
-    calibration = read_images(args.calibration, CALIBRATION_IMAGES) or None
+    depth = bit_depth(cfg)
+    out, images = output_path(args), read_images(args.images, CHECKED, depth)
+    calibration = read_images(args.calibration, CALIBRATION_IMAGES, depth) or None
     check_config(cfg, args)
     with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, 'cpu', args.allow_partial)

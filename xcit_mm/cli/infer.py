@@ -1,6 +1,7 @@
 """Run a detector or a segmentor on images and videos."""
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -13,9 +14,9 @@ import torch
 
 import xcit_mm_deploy
 from xcit_mm_cli.arguments import SCORE_THR
-from xcit_mm_deploy.inputs import Source
+from xcit_mm_deploy.inputs import Source, to_8_bit, to_16_bit
 
-from ..configs import category_ids
+from ..configs import bit_depth, category_ids
 from ..errors import BUILD_ERRORS, UserError
 from ..inference import (
     TASKS,
@@ -203,6 +204,9 @@ def infer_large(args: argparse.Namespace) -> int:
     with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     model = inferencer.model
+    # As LoadImageFromFile and LoadChannels read them.
+    to_depth = to_8_bit if model.backbone.in_channels == 3 else to_16_bit
+    scale = functools.partial(to_depth, bit_depth=bit_depth(cfg) or 16)
     if task == 'mmdet':
         classes, sources = model.dataset_meta['classes'], [str(path) for path in paths]
         if annotations is None:
@@ -210,7 +214,7 @@ def infer_large(args: argparse.Namespace) -> int:
         else:
             ids = annotations.ids(sources, classes)
         score_thr = None if args.no_vis else args.score_thr
-        detect_large(model, paths, outputs[0], ids, args.window, args.overlap, score_thr)
+        detect_large(model, paths, outputs[0], ids, args.window, args.overlap, score_thr, scale)
         print(f'predictions: {outputs[0]}')
         return 0
     for path, out in zip(paths, outputs, strict=True):
@@ -227,6 +231,7 @@ def infer_large(args: argparse.Namespace) -> int:
                 overlap=args.overlap,
                 job=f'{key} {path.stat().st_mtime_ns} {args.memory}',
                 preview=not args.no_vis,
+                scale=scale,
             )
         except KeyboardInterrupt:
             where = 'where it stopped' if args.whole else f'with {path}'

@@ -86,7 +86,7 @@ def choose(args: argparse.Namespace) -> Choice:
 def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     """The data, converted to COCO's format if needed, and how much that left out."""
     coco_dir = args.coco_dir or args.data / 'coco'
-    options = {'val_fraction': args.val_fraction, 'seed': args.seed}
+    options = {'val_fraction': args.val_fraction, 'seed': args.seed, 'workers': _cores()}
     data = None
     if args.format == 'auto':
         data = find_coco(args.data, coco_dir, args.classes, **options)
@@ -100,11 +100,11 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     if data is not None or kind is None:
         return data, 0
     converted = convert_folder(
-        args.data, coco_dir, kind, args.classes, overwrite=args.force, workers=_cores(), **options
+        args.data, coco_dir, kind, args.classes, overwrite=args.force, **options
     )
     print_converted(converted)
     print()
-    return find_coco(args.data, coco_dir), converted.report.errors
+    return find_coco(args.data, coco_dir, workers=_cores()), converted.report.errors
 
 
 def _find_labels(args: argparse.Namespace) -> tuple[Data | None, int]:
@@ -165,6 +165,12 @@ def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
     print(f'{len(data.classes)} {noun}: {", ".join(data.classes)}')
     if data.unused:
         print(f'left out, since they have no objects: {", ".join(data.unused)}')
+    if data.bit_depth is not None:
+        print(
+            f'16-bit images: their values fit in {data.bit_depth} bits, so 0 to '
+            f'{2**data.bit_depth - 1} becomes 0 to 255. If their range is another, change '
+            f'bit_depth in the pipelines of {out}.'
+        )
     if report.errors:
         print(f'{report.errors} errors in the data: fix these first')
     if data.assumed:

@@ -67,16 +67,19 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
     return layers
 
 
-def read(path: Path, max_side: int | None, resize: dict[str, Any] | None) -> np.ndarray:
+def read(
+    path: Path, max_side: int | None, resize: dict[str, Any] | None, bit_depth: int | None = None
+) -> np.ndarray:
     """An image as RGB, resized; raises ValueError if it cannot be read or resized.
 
     Args:
         path (Path): The file.
         max_side (int, optional): Shrink it to this if it is larger.
         resize (dict, optional): Else, resize it as a test pipeline does.
+        bit_depth (int, optional): As for ``read_image``. Defaults to None.
     """
     try:
-        image = read_image(path)
+        image = read_image(path, bit_depth)
     except ImageError:
         raise ValueError('it cannot be read') from None
     if max_side and max(image.shape[:2]) > max_side:
@@ -139,7 +142,7 @@ def main(args: argparse.Namespace) -> int:
             pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
             observers: list[Observer] = [*pictures.values(), Ticker(progress, task)]
             try:
-                image = read(path, args.max_side, resize)
+                image = read(path, args.max_side, resize, subject.bit_depth)
                 observe(subject.backbone, subject.preprocess(image), observers)
                 title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
                 for what, file in files[path].items():

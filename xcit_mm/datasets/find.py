@@ -1,6 +1,7 @@
 """Looks at a folder of somebody's data: its format, splits, classes and sizes."""
 
 import functools
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..files import write_atomically
+from .bit_depth import find_bit_depth
 from .check import Problem
 from .check.coco import finite, read_coco
 from .check.images import large_images
@@ -65,6 +67,7 @@ class Data:
         named (bool): Whether the names of the classes are known.
         first (int): The label of the first class, for segmentation.
         assumed (dict[str, str]): What the labels do not say, by the option that says it.
+        bit_depth (int, optional): How many bits the values of 16-bit images have, if there are any.
     """
 
     root: Path
@@ -79,6 +82,7 @@ class Data:
     named: bool = True
     first: int = 0
     assumed: dict[str, str] = field(default_factory=dict)
+    bit_depth: int | None = None
 
 
 def relative_to(path: Path, folder: Path) -> str:
@@ -96,6 +100,7 @@ def find_coco(
     classes: list[str] | None = None,
     val_fraction: float = 0.2,
     seed: int = 0,
+    workers: int = 1,
 ) -> Data | None:
     """Find the COCO files of a folder and their images; None if there are none.
 
@@ -105,6 +110,7 @@ def find_coco(
         classes (list[str], optional): Classes to use. Defaults to None, all that occur.
         val_fraction (float): The part for validation, if there is no file for it.
         seed (int): The seed of that choice.
+        workers (int): Threads that decode 16-bit images.
 
     Raises:
         UserError: If the files cannot be used.
@@ -149,7 +155,21 @@ def find_coco(
     example = folder / images[shown] / contents[shown]['images'][0]['file_name']
     every = [str(category.get('name')) for category in contents['train']['categories']]
     unused = [] if classes else [name for name in every if name not in names]
-    return Data(folder, splits, names, _median(sizes), example, masks=masks, unused=unused)
+    paths = [
+        folder / images[split] / image['file_name']
+        for split, content in contents.items()
+        for image in content['images']
+    ]
+    return Data(
+        folder,
+        splits,
+        names,
+        _median(sizes),
+        example,
+        masks=masks,
+        unused=unused,
+        bit_depth=find_bit_depth(paths, workers),
+    )
 
 
 def _coco_files(folder: Path) -> dict[str, Path]:
@@ -271,8 +291,11 @@ def find_labels(
         return None
     suffix = _label_suffix(*next(iter(pairs.values())))
     splits, labels = {}, []
+    images: list[Path] = []
     for split, (image_folder, label_folder) in pairs.items():
-        stems = sorted(images_by_stem(image_folder))
+        by_stem = images_by_stem(image_folder)
+        images += itertools.chain(*by_stem.values())
+        stems = sorted(by_stem)
         paths = [label_folder / f'{stem}{suffix}' for stem in stems]
         labels += [path for path in paths if path.is_file()]
         places = relative_to(image_folder, folder), relative_to(label_folder, folder)
@@ -306,6 +329,7 @@ def find_labels(
         named=given is not None,
         first=start,
         assumed=assumed,
+        bit_depth=find_bit_depth(images, workers),
     )
 
 

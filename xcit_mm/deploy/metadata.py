@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 
-from ..configs import category_ids, resizing
+from ..configs import bit_depth, category_ids, resizing
 from ..version import __version__
 from ..weights.sources import cached_path, resolve_short_name
 from .graph import Preprocess
@@ -56,6 +56,7 @@ def describe(
         'palette': dataset_meta['palette'] if classes else [],
         'category_ids': category_ids(cfg, classes) if task == 'detection' else None,
         'channels': model.backbone.in_channels,
+        'bit_depth': bit_depth(cfg),
         'input': {
             'dtype': 'uint8' if raw else 'float32',
             'channel_order': channel_order,

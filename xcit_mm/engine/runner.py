@@ -16,6 +16,7 @@ from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..datasets.bit_depth import warn_of_unused_bits
 from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
@@ -80,6 +81,7 @@ class GuardedRunner(Runner):
                 f'train_cfg cannot be used: {error}. Loops by epoch have max_epochs, loops by '
                 'iteration have max_iters.'
             ) from error
+        warn_of_unused_bits(built.dataloader.dataset, self.cfg)
         if isinstance(built, EpochBasedTrainLoop) and not len(built.dataloader):
             loader = built.dataloader
             raise DataError(
@@ -98,6 +100,7 @@ class GuardedRunner(Runner):
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
         built = self.checked(super().build_test_loop(loop), 'test data')
+        warn_of_unused_bits(built.dataloader.dataset, self.cfg)
         self.prepare_evaluation(built, 'test')
         return built
 

@@ -1,5 +1,6 @@
 """Predicts with a checkpoint: from an image to arrays, with the names and colours of classes."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from mmengine.registry import DATASETS
 from xcit_mm_deploy.draw import colors
 from xcit_mm_deploy.results import Detections, Segmentation, label_type
 
-from ..configs import category_ids, innermost_datasets, nested_dicts
+from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts
 from ..engine import LoadWatch
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}
@@ -25,6 +26,7 @@ class Predictor(Protocol):
         task (str): ``detection`` or ``segmentation``.
         classes (Sequence[str]): Names of its classes.
         category_ids (Sequence[int], optional): Their ids in the data it was trained on, if known.
+        bit_depth (int, optional): How many bits the values of 16-bit images have, if known.
     """
 
     @property
@@ -33,6 +35,8 @@ class Predictor(Protocol):
     def classes(self) -> Sequence[str]: ...
     @property
     def category_ids(self) -> Sequence[int] | None: ...
+    @property
+    def bit_depth(self) -> int | None: ...
 
     def __call__(self, image: np.ndarray) -> Result:
         """Predict for one image, BGR."""
@@ -64,6 +68,10 @@ class CheckpointPredictor:
         if self.task != 'detection':
             return None
         return category_ids(self.inferencer.cfg, self.classes)
+
+    @functools.cached_property
+    def bit_depth(self) -> int | None:
+        return bit_depth(self.inferencer.cfg)
 
     def __call__(self, image: np.ndarray) -> Result:
         if self.task == 'detection':

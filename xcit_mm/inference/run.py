@@ -136,7 +136,7 @@ class Work:
         if number is None:
             raise Skipped('not in the annotation file')
         try:
-            image = read_image(path)
+            image = read_image(path, self.predictor.bit_depth)
         except ImageError:
             raise Skipped('cannot be read') from None
         result = self._predict(image)

@@ -1,5 +1,7 @@
 """Images that are read by windows, never as a whole."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -7,12 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xcit_mm_deploy.inputs import decode_any_depth, to_8_bit
+
 from ..errors import UserError
 from .windows import Window
 
 TIFF_SUFFIXES = ('.tif', '.tiff')
 # How positions in the image map to the earth: copied to what is computed from it.
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
+Scale = Callable[[np.ndarray], np.ndarray]
 
 
 class Image(Protocol):
@@ -29,18 +34,20 @@ class ArrayImage:
 
     Args:
         array (np.ndarray): (H, W) or (H, W, C), RGB; memory-mapped and zarr arrays stay on disk.
+        scale (callable, optional): See :func:`open_image`. Defaults to None.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, scale: Scale | None = None) -> None:
         if array.ndim not in (2, 3):
             raise ValueError(f'an image must have the shape (H, W) or (H, W, C), not {array.shape}')
-        self.array = array
+        self.array, self.scale = array, scale
         channels = array.shape[2] if array.ndim == 3 else 1
         self.shape = (array.shape[0], array.shape[1], channels)
 
     def read(self, window: Window) -> np.ndarray:
         part = np.asarray(self.array[window.top : window.bottom, window.left : window.right])
-        return part.reshape(*window.size, self.shape[2])
+        part = part.reshape(*window.size, self.shape[2])
+        return self.scale(part) if self.scale else part
 
 
 class TiffImage:
@@ -48,11 +55,12 @@ class TiffImage:
 
     Args:
         path (str or Path): The file.
+        scale (callable, optional): See :func:`open_image`. Defaults to None.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, scale: Scale | None = None) -> None:
         tifffile = _tifffile()
-        self.path = Path(path)
+        self.path, self.scale = Path(path), scale
         size = self.path.stat().st_size
         try:
             self.file = tifffile.TiffFile(self.path)
@@ -99,7 +107,7 @@ class TiffImage:
                     min(there.right, window.right),
                 )
                 part[common.within(window)] = segment[common.within(there)]
-        return part
+        return self.scale(part) if self.scale else part
 
     def _segment(self, index: int) -> np.ndarray | None:
         """A strip or a tile, (height, width, channels)."""
@@ -117,31 +125,31 @@ class TiffImage:
         return segment[0] if segment is not None else None
 
 
-def open_image(path: str | Path) -> Image:
+def open_image(path: str | Path, scale: Scale | None = None) -> Image:
     """Open an image so that windows of it can be read.
 
     Args:
         path (str or Path): A TIFF, a ``.npy`` file, or a zarr array. Other images are read at once.
+        scale (callable, optional): What is done to each window, such as ``to_8_bit``. Defaults to
+            None.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if not path.exists():
         raise UserError(f'There is no image {path}.')
     if suffix in TIFF_SUFFIXES:
-        return TiffImage(path)
+        return TiffImage(path, scale)
     try:
         if suffix == '.npy':
-            return ArrayImage(np.load(path, mmap_mode='r', allow_pickle=False))
+            return ArrayImage(np.load(path, mmap_mode='r', allow_pickle=False), scale)
         if suffix == '.zarr':
-            return ArrayImage(_open_zarr(path))
+            return ArrayImage(_open_zarr(path), scale)
     except (ValueError, EOFError) as error:
         raise UserError(f'{path} cannot be read: {error}.') from error
-    import mmcv
-
-    image = mmcv.imread(str(path), channel_order='rgb')
+    image = decode_any_depth(np.fromfile(path, np.uint8)) if path.is_file() else None
     if image is None:
         raise UserError(f'{path} cannot be read. Give a TIFF, a .npy file, a zarr array or a PNG.')
-    return ArrayImage(image)
+    return ArrayImage(image[..., ::-1], scale or functools.partial(to_8_bit, bit_depth=16))
 
 
 def _open_zarr(path: Path) -> Any:

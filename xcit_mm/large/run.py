@@ -15,7 +15,7 @@ from xcit_mm_deploy.results import Detections
 from ..errors import UserError
 from ..files import replacing
 from ..inference.ids import Ids
-from .images import TiffImage, open_image
+from .images import Scale, TiffImage, open_image
 from .labels import Labels, read_preview, write_png, write_preview, write_tiff
 from .segment import WholeSegmentation, palette_of
 from .sliding import detect_windows, segment_windows
@@ -52,6 +52,7 @@ def segment_large(
     overlap: int,
     job: str,
     preview: bool,
+    scale: Scale | None = None,
 ) -> Path:
     """Segment one image; returns the TIFF with the labels.
 
@@ -64,8 +65,9 @@ def segment_large(
         overlap (int): What neighbouring windows have in common.
         job (str): Identifies image, weights and settings.
         preview (bool): Whether to write a small picture.
+        scale (callable, optional): As for :func:`.open_image`. Defaults to None.
     """
-    image = open_image(path)
+    image = open_image(path, scale)
     folder = out_dir / UNFINISHED / path.stem
     out = out_dir / 'labels' / f'{path.stem}.tif'
     picture = out_dir / 'vis' / f'{path.stem}.png' if preview else None
@@ -103,6 +105,7 @@ def detect_large(
     window: int,
     overlap: int,
     score_thr: float | None,
+    scale: Scale | None = None,
 ) -> None:
     """Detect in images by sliding windows, and write all boxes to one file in COCO's layout.
 
@@ -115,6 +118,7 @@ def detect_large(
         overlap (int): What neighboring windows have in common.
         score_thr (float, optional): Lowest score of the boxes in the preview of each image; None
             for no previews.
+        scale (callable, optional): As for :func:`.open_image`. Defaults to None.
 
     Raises:
         UserError: If there is an annotation file, and it lacks an image.
@@ -125,7 +129,7 @@ def detect_large(
     annotations, images = [], []
     with Bars() as bars:
         for number, path in zip(ids.images, paths, strict=True):
-            image = open_image(path)
+            image = open_image(path, scale)
             found = detect_windows(
                 model, image, window, overlap, lambda *d: bars.show('windows', *d)
             )

@@ -1,6 +1,6 @@
 """Trains backbones on images: supervised, with distillation, and without labels by DINO."""
 
-from .channels import LoadChannels, read_channels
+from .channels import LoadChannels, ScaleTo8Bit, read_channels
 from .classifier import ImageClassifier
 from .crops import CenterImageCrop, MultiCrop
 from .dino import DINO, DINOHead, dino_loss, information
@@ -24,6 +24,7 @@ __all__ = [
     'LoadChannels',
     'MultiCrop',
     'PackImage',
+    'ScaleTo8Bit',
     'TimmTransform',
     'TopKAccuracy',
     'UnlabelledFolder',

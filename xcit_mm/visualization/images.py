@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xcit_mm_deploy.inputs import to_8_bit
+
 Preprocess = Callable[[np.ndarray], Tensor]
 
 
@@ -27,8 +29,7 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
             'an image must have the shape (height, width) or (height, width, 1, 3 or 4), not '
             f'{image.shape}'
         )
-    if image.dtype == np.uint16:
-        image = (image >> 8).astype(np.uint8)
+    image = to_8_bit(image, 16)
     return image.repeat(3, axis=2) if image.shape[2] == 1 else image[..., :3]
 
 

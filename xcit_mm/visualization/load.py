@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from ..compat import revert_sync_bn
-from ..configs import nested_dicts, read_literals, resizing
+from ..configs import bit_depth, nested_dicts, read_literals, resizing
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
 from ..weights import read_checkpoint, read_weights, recognise, unwrap
@@ -30,12 +30,14 @@ class Subject:
         trained_pyramid (bool): Whether the file had weights for all levels.
         resize (dict, optional): How its images are resized at test time; None if they are not, or
             if neither a config nor the checkpoint says so.
+        bit_depth (int, optional): How many bits the values of 16-bit images have, if known.
     """
 
     backbone: XCiTTrunk
     preprocess: Normalise
     trained_pyramid: bool
     resize: dict[str, Any] | None = None
+    bit_depth: int | None = None
 
 
 def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu') -> Subject:
@@ -59,6 +61,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
         Normalise() if cfg is None else _preprocessing(cfg),
         own <= recognised.state.keys(),
         resizing(saved_config if cfg is None else cfg),
+        bit_depth(saved_config if cfg is None else cfg),
     )
 
 

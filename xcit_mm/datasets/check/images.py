@@ -9,6 +9,8 @@ import mmcv
 import numpy as np
 from PIL import ExifTags, Image
 
+from xcit_mm_deploy.inputs import bits_of, decode_any_depth
+
 from .problems import Problem
 
 MIN_SIDE = 16
@@ -59,7 +61,8 @@ def check_image(
     if decoded is None:
         detail = 'OpenCV, which training uses, cannot read it'
         return [Problem('image: unreadable', path, detail)], None
-    problems = [Problem(f'image: {note}', path) for note in notes]
+    details = {'16 bit': _range(content)} if '16 bit' in notes else {}
+    problems = [Problem(f'image: {note}', path, details.get(note, '')) for note in notes]
     problems += _check_size(path, decoded, size, 'rotated by EXIF' in notes)
     return problems, decoded.shape[:2]
 
@@ -74,6 +77,13 @@ def _notes(image: Image.Image, content: bytes) -> list[str]:
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         notes.append('rotated by EXIF')
     return notes
+
+
+def _range(content: bytes) -> str:
+    image = decode_any_depth(np.frombuffer(content, np.uint8))
+    if image is None or image.dtype != np.uint16:
+        return ''
+    return f'values up to {image.max()}, {bits_of(int(image.max()))} bits'
 
 
 def _check_size(

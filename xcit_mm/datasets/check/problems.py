@@ -41,7 +41,7 @@ NOTES = {
     'image: grey': 'read as three equal channels',
     'image: CMYK': 'converted to three channels',
     'image: alpha': 'read without its transparency',
-    'image: 16 bit': 'reduced to 8 bits',
+    'image: 16 bit': 'scaled to 8 bits; bit_depth in the pipelines says from which range',
     'image: rotated by EXIF': 'rotated when it is read; labels and boxes must fit that',
     'label: without image': 'not used',
     'label: class never used': 'no pixel has it; if you expected some, see reduce_zero_label',

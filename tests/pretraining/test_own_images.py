@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -9,15 +10,17 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
 
 from tests.engine import runs
 from tests.tiny import ROOT, forget_runs, shrink
+from tests.weights.test_formats import to_released
 from xcit_mm.cli import check, convert, infer, test, train
 from xcit_mm.datasets.check import DataError
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import CenterImageCrop, LoadChannels, MultiCrop, read_channels
-from xcit_mm.pretraining.folders import UnlabelledFolder
+from xcit_mm.pretraining.folders import LabelledFolder, UnlabelledFolder
 from xcit_mm.weights import WeightsError, inflate, read_weights, recognise, unwrap
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
@@ -119,6 +122,42 @@ def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_pat
     arguments = [config, work_dir / 'epoch_4.pth', '--json', metrics, '--work-dir', tmp_path]
     assert test.main([str(argument) for argument in arguments]) == 0
     assert set(json.loads(metrics.read_text())) == {'accuracy/knn', 'accuracy/linear'}
+
+
+@pytest.mark.parametrize('wrap', [dict, lambda state: dict(student={}, teacher=state)])
+def test_a_backbone_alone_is_scored(undisturbed, tmp_path, wrap, capfd):
+    """The published files of DINO are backbones in the authors' names."""
+    config, work_dir, _ = undisturbed
+    weights = recognise(unwrap(torch.load(work_dir / 'epoch_4.pth', weights_only=True))).state
+    path = tmp_path / 'published.pth'
+    torch.save(wrap(to_released(weights)), path)
+    scores = []
+    for checkpoint in (path, work_dir / 'epoch_4.pth'):
+        forget_runs()
+        words = [config, checkpoint, '--json', tmp_path / 'scores.json', '--force']
+        assert test.main([*map(str, words), '--work-dir', str(tmp_path)]) == 0
+        scores.append(json.loads((tmp_path / 'scores.json').read_text()))
+    assert scores[0] == scores[1]
+    assert capfd.readouterr().out.count('into student.backbone and teacher.backbone') == 1
+    model = MODELS.build(Config.fromfile(config).model)
+    load_checkpoint(model, str(path))
+    for branch in (model.student, model.teacher):
+        for name, tensor in branch.backbone.state_dict().items():
+            assert torch.equal(tensor, weights[name]), name
+
+
+def test_folders_named_by_numbers_are_classes_in_their_order(tmp_path):
+    """As in ImageNet-V2; sorted as text, class 2 would have the label 111."""
+
+    def labels(folder):
+        images = LabelledFolder(data_root=str(tmp_path), data_prefix=dict(img_path=folder))
+        return {Path(image['img_path']).parent.name: image['gt_label'] for image in images}
+
+    for name in ['v2/0', 'v2/2', 'v2/10', 'v2/111', 'mixed/2', 'mixed/10', 'mixed/n01']:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / 'image.png').touch()
+    assert labels('v2') == {'0': 0, '2': 1, '10': 2, '111': 3}
+    assert labels('mixed') == {'10': 0, '2': 1, 'n01': 2}
 
 
 @pytest.mark.long

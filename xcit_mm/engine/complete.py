@@ -32,7 +32,7 @@ class LoadWatch:
 
     Create it before they are loaded, and call :meth:`check` afterwards. A parameter or
     running statistic counts as set if loading wrote to it, so neither shared parameters nor renamed
-    ones raise an alarm.
+    ones raise an alarm. If a model names its ``predictor``, all else may stay unset.
 
     Args:
         model (nn.Module): The model.
@@ -57,7 +57,8 @@ class LoadWatch:
             IncompleteWeightsError: With a few of the names.
         """
         self.handle.remove()
-        learned = dict(_learned(self.model))
+        needed = getattr(self.model, 'predictor', '')
+        learned = {name: t for name, t in _learned(self.model) if name.startswith(needed)}
         unset = [name for name, t in learned.items() if t._version == self.versions[name]]
         modules = {name for name, _ in self.model.named_modules()}
         unused = [name for name in self.unexpected if _matters(name, modules)]

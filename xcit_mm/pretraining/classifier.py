@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
@@ -118,20 +119,32 @@ class ImageClassifier(BaseModel):
             _ = self.teacher
 
 
-def take_bare_weights(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let files of a classifier alone load into an :class:`ImageClassifier`; torch's pre-hook.
+def take_bare_weights(
+    module: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    *_: Any,
+    parts: tuple[str, ...] = ('backbone',),
+) -> None:
+    """Let files of a backbone alone load into the model around it; torch's pre-hook.
 
     Args:
-        module (nn.Module): The classifier that takes the weights.
+        module (nn.Module): The model that takes the weights.
         state_dict (dict): Changed in place.
         prefix (str): Prefix of the module's entries.
+        parts (tuple[str]): The backbones of the model. Defaults to ``('backbone',)``.
     """
+    own = tuple(f'{prefix}{part.split(".")[0]}.' for part in parts)
     names = [name for name in state_dict if name.startswith(prefix)]
-    inner = f'{prefix}backbone.'
-    if any(name.startswith(inner) for name in names):
+    if not names or any(name.startswith(own) for name in names):
         return
     for name in names:
-        state_dict[inner + name[len(prefix) :]] = state_dict.pop(name)
+        weights = state_dict.pop(name)
+        state_dict.update({f'{prefix}{part}.{name[len(prefix) :]}': weights for part in parts})
+    MMLogger.get_current_instance().info(
+        f'The file contains the network alone. It is loaded into {" and ".join(parts)}.',
+        extra=dict(wanted=True),
+    )
 
 
 def build_teacher(name: str, checkpoint: str | None = None) -> nn.Module:

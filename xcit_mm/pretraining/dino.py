@@ -1,5 +1,6 @@
 """Self-supervised training with DINO (arXiv 2104.14294): a student learns from its own average."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
+
+from .classifier import take_bare_weights
 
 
 class DINOHead(BaseModule):
@@ -81,7 +84,8 @@ class DINO(BaseModel):
     """Trains a student to predict, from any crop, what its average over time sees in large crops.
 
     :class:`DINOHook` moves the teacher and sets the schedules. The teacher is what a checkpoint is
-    used for: detectors and segmentors take it from there.
+    used for: detectors and segmentors take it from there. Files of a backbone alone, such as the
+    published ones, load into the backbones of student and teacher.
 
     Args:
         backbone (dict): Config of an :class:`XCiTClassifier`; it gets ``num_classes=0``. The
@@ -92,6 +96,9 @@ class DINO(BaseModel):
         data_preprocessor (dict, optional): Defaults to None, mmengine's ``BaseDataPreprocessor``.
         init_cfg (dict, optional): Initialization config. Defaults to None.
     """
+
+    # All that predictions depend on.
+    predictor = 'teacher.backbone'
 
     def __init__(
         self,
@@ -113,6 +120,8 @@ class DINO(BaseModel):
         self.center: Tensor
         prototypes = self.student.head.last_layer.out_features
         self.register_buffer('center', torch.zeros(prototypes))
+        backbones = ('student.backbone', 'teacher.backbone')
+        self.register_load_state_dict_pre_hook(partial(take_bare_weights, parts=backbones))
         self.copy_student()
 
     def copy_student(self) -> None:

@@ -22,6 +22,15 @@ def images_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
 
 
+def class_folders(root: Path) -> list[str]:
+    """The names of the folders in a folder, sorted: by number if all are numbers.
+
+    The folders of ImageNet-V2 are called 0 to 999.
+    """
+    names = sorted(path.name for path in root.iterdir() if path.is_dir())
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+
+
 @DATASETS.register_module()
 class UnlabelledFolder(BaseDataset):
     """The images in a folder and in all folders below it.
@@ -78,7 +87,7 @@ class UnlabelledFolder(BaseDataset):
 class LabelledFolder(BaseDataset):
     """ImageNet's layout: one folder per class, with images in it at any depth.
 
-    The number of a class is its place in the sorted list of folders.
+    The number of a class is its place in the list of folders, see :func:`class_folders`.
 
     Args:
         *args: As for mmengine's ``BaseDataset``. The folders are in ``data_prefix['img_path']``,
@@ -94,9 +103,7 @@ class LabelledFolder(BaseDataset):
     def load_data_list(self) -> list[dict]:
         """One dict per image, with ``img_path`` and ``gt_label``."""
         root = Path(self.data_prefix['img_path'])
-        names = self._metainfo.get('classes') or sorted(
-            path.name for path in root.iterdir() if path.is_dir()
-        )
+        names = self._metainfo.get('classes') or class_folders(root)
         self._metainfo['classes'] = tuple(names)
         found = [
             dict(img_path=str(path), gt_label=label, role=self.role)

@@ -10,6 +10,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.weights import WeightsError, convert, published, recognise, resolve_short_name
@@ -245,9 +246,10 @@ WRONG = {
 def test_weights_of_another_network_are_refused_with_both_numbers(message, tmp_path):
     path = tmp_path / 'x.pth'
     torch.save({'model': to_released(classifier().state_dict())}, path)
-    model = XCiT(**{'arch': ARCH, 'out_indices': OUT, **WRONG[message]})
+    init_cfg = dict(type='Pretrained', checkpoint=str(path))
+    model = XCiT(**{'arch': ARCH, 'out_indices': OUT, 'init_cfg': init_cfg, **WRONG[message]})
     with pytest.raises(WeightsError, match=message) as raised:
-        load_checkpoint(model, str(path))
+        model.init_weights()
     assert 'format "released"' in str(raised.value)
     assert len(str(raised.value).splitlines()) < 10
 
@@ -258,9 +260,50 @@ def test_missing_and_unknown_names_are_grouped():
         del state[f'blocks.{i}.mlp.fc1.weight']
         state[f'blocks.{i}.extra'] = torch.ones(1)
     with pytest.raises(WeightsError) as raised:
-        backbone().load_state_dict(state, strict=False)
+        backbone().load_state_dict(state)
     assert 'missing from the file: layers.0-3.ffn.fc1.weight (4)' in str(raised.value)
     assert 'unknown to the network: layers.0-3.extra (4)' in str(raised.value)
+
+
+ADAPTER = {'layers.0.xca.qkv.lora_A': torch.ones(2, 32), 'layers.1.norm1.weight': torch.ones(32)}
+PARTIAL = {
+    'an adapter': ADAPTER,
+    'the same in a detector': {f'backbone.{name}': tensor for name, tensor in ADAPTER.items()},
+    'another architecture': {'conv1.weight': torch.ones(1), 'layer1.0': torch.ones(1)},
+    'a head alone': {'head.weight': torch.ones(5, 32)},
+    'nothing': {},
+}
+
+
+@pytest.mark.parametrize('kind', PARTIAL)
+def test_loading_without_strict_reports_what_torch_reports(kind):
+    """torch's own report is that of a container whose modules have the same names."""
+    state = PARTIAL[kind]
+    model = backbone()
+    whole: nn.Module = model
+    if 'detector' in kind:
+        whole = nn.Module()
+        whole.backbone = model
+    names = list(whole.state_dict())
+    report = whole.load_state_dict(state, strict=False)
+    assert report.unexpected_keys == [name for name in state if name not in names]
+    # BatchNorm of torch fills in the number of its batches.
+    expected = [n for n in names if n not in state and not n.endswith('num_batches_tracked')]
+    assert report.missing_keys == expected
+    assert bool((model.layers[1].norm1.weight == 1).all())
+    with pytest.raises(RuntimeError):
+        whole.load_state_dict(state)
+
+
+def test_part_of_a_published_file_is_translated_without_strict():
+    source = randomised(classifier())
+    state = to_timm(source.state_dict())
+    del state['blocks.2.mlp.fc1.weight']
+    model = backbone()
+    report = model.load_state_dict(state, strict=False)
+    assert 'layers.2.ffn.fc1.weight' in report.missing_keys
+    assert 'head.weight' in report.unexpected_keys
+    assert torch.equal(model.layers[3].xca.qkv.weight, source.layers[3].xca.qkv.weight)
 
 
 def test_another_architectures_weights_are_refused():

@@ -22,6 +22,7 @@ from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..files import write_atomically
+from ..weights.hook import strict_loading
 from .console import StartFilter, console_handlers, hide_noise
 from .evaluated import evaluate_own_images, find_low_limits, use_own_metrics
 from .images import images_of
@@ -156,7 +157,8 @@ class GuardedRunner(Runner):
 
     def _init_model_weights(self) -> None:
         if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
-            super()._init_model_weights()
+            with strict_loading():
+                super()._init_model_weights()
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """As in mmengine; all processes of a sharded model give their part."""
@@ -171,6 +173,11 @@ class GuardedRunner(Runner):
         """As in mmengine, but never half a file; the config may be one of the work folder."""
         name = self.cfg.filename or f'{self.timestamp}.py'
         write_atomically(Path(self.work_dir) / Path(name).name, self.cfg.dump())
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict:
+        """As in mmengine; raises a :class:`WeightsError` if the backbone's weights do not fit."""
+        with strict_loading():
+            return super().load_checkpoint(*args, **kwargs)
 
     def load_or_resume(self) -> None:
         """As in mmengine; raises a :class:`UserError` if processes found different checkpoints."""

@@ -14,6 +14,7 @@ from xcit_mm_deploy.results import Detections, Segmentation, label_type
 
 from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts
 from ..engine import LoadWatch
+from ..weights.hook import strict_loading
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}
 Result = Detections | Segmentation
@@ -127,7 +128,8 @@ def build_inferencer(
     class CompleteInferencer(Inferencer):
         def _load_weights_to_model(self, model: Any, weights: dict | None, cfg: Config) -> None:
             watch = None if allow_partial else LoadWatch(model)
-            super()._load_weights_to_model(model, weights, cfg)
+            with strict_loading():
+                super()._load_weights_to_model(model, weights, cfg)
             if watch is not None:
                 watch.check()
             # mmdet and mmseg assume COCO or Cityscapes where the checkpoint does not say.

@@ -1,6 +1,6 @@
 """What the dense backbone and the classifier share: stem, position encoding and layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.fx
@@ -9,7 +9,7 @@ from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 
 from ..errors import TooSmallError
-from ..weights.hook import excuse_pyramid, translate_state_dict
+from ..weights.hook import excuse_pyramid, strict_loading, translate_state_dict
 from .fast import FORMS, Execution, choose_execution, recomputed
 from .fast.operators import BatchNorm
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
@@ -92,7 +92,7 @@ class XCiTTrunk(BaseModule):
                 the state of the network and of torch.
         """
         self._check_images(images)
-        execution = execution or choose_execution(self)
+        execution = execution or choose_execution(self, images)
         x, grid = execution.embed(images)
         yield x, grid
         for index in range(len(self.layers)):
@@ -126,7 +126,15 @@ class XCiTTrunk(BaseModule):
                 trunc_normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        super().init_weights()
+        with strict_loading():
+            super().init_weights()
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As in torch; with ``strict``, the error names the format and groups what does not fit."""
+        with strict_loading(strict):
+            return super().load_state_dict(state_dict, strict, assign)
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """The depth of a parameter, for layer-wise learning rates.

@@ -5,7 +5,9 @@ dict, whatever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``res
 inferencer of mmdet or mmseg. So files in the published formats load as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mmengine.logging import print_log
@@ -33,10 +35,33 @@ class WeightsError(UserError, RuntimeError):
     """Weights that do not fit the network."""
 
 
+_is_strict: ContextVar[bool] = ContextVar('is_strict', default=False)
+
+
+@contextmanager
+def strict_loading(strict: bool = True) -> Iterator[None]:
+    """Refuse weights that do not fit, with an error that says why, whatever loads them.
+
+    torch does not tell a module whether ``strict`` was asked for, and mmengine only logs what does
+    not match.
+
+    Args:
+        strict (bool): Whether to refuse them. Defaults to True.
+    """
+    token = _is_strict.set(strict)
+    try:
+        yield
+    finally:
+        _is_strict.reset(token)
+
+
 def translate_state_dict(
     module: 'XCiTTrunk', state_dict: dict[str, Any], prefix: str, *_: Any
 ) -> None:
     """Rename the entries of a state dict to our names; torch's load-state-dict pre-hook.
+
+    What does not fit is left for the caller to report, as by ``strict=False`` of torch, unless
+    under :func:`strict_loading`.
 
     Args:
         module (XCiTTrunk): The backbone or classifier that takes the weights.
@@ -44,7 +69,7 @@ def translate_state_dict(
         prefix (str): Prefix of the module's entries; ``backbone.`` in a detector.
 
     Raises:
-        WeightsError: If they do not fit.
+        WeightsError: If they do not fit, under :func:`strict_loading`.
     """
     entries: Mapping[str, Any] = {
         name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)
@@ -56,16 +81,27 @@ def translate_state_dict(
         return
     recognised = recognise(unwrap(entries))
     if recognised is None:
-        first_words = sorted({name.split('.')[0] for name in entries})
-        raise WeightsError(
-            f'These weights are in none of the formats known for XCiT ({", ".join(RULES)}). '
-            f'Their names start with: {", ".join(first_words[:12])}'
-        )
+        if _is_strict.get():
+            first_words = sorted({name.split('.')[0] for name in entries})
+            raise WeightsError(
+                f'These weights are in none of the formats known for XCiT ({", ".join(RULES)}). '
+                f'Their names start with: {", ".join(first_words[:12])}'
+            )
+        return
+    translated = recognised.state | recognised.others
     unused = _take_what_fits(module, recognised)
-    _check(module, recognised, expected)
+    misfits = _find_misfits(module, recognised, expected)
+    if misfits and _is_strict.get():
+        raise WeightsError(
+            f'These weights (format "{recognised.format}") do not fit this '
+            f'{type(module).__name__}:\n  ' + '\n  '.join(misfits)
+        )
     for name in entries:
         del state_dict[prefix + name]
-    state_dict.update({prefix + name: value for name, value in recognised.state.items()})
+    state = translated if misfits else recognised.state
+    state_dict.update({prefix + name: value for name, value in state.items()})
+    if misfits:
+        return
     if recognised.format != 'own':
         warn_about_inputs(module.in_channels)
     absent = {name.split('.')[0] for name in expected if name not in recognised.state}
@@ -78,17 +114,19 @@ def translate_state_dict(
 
 
 def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
-    """Let classifiers' weights load strictly: they have no pyramid; torch's post-hook.
-
-    A pyramid of which only a part is missing was refused before.
+    """Let classifiers' weights, which lack only a pyramid, load strictly; torch's post-hook.
 
     Args:
         module (XCiTTrunk): The backbone or classifier that took the weights.
         incompatible: Has the missing names of the whole model, changed in place.
     """
-    own = tuple(f'.{name}' for name in module.state_dict() if name.startswith('pyramid.'))
     missing = incompatible.missing_keys
-    missing[:] = [name for name in missing if not f'.{name}'.endswith(own)]
+    ours = {n for n in module.state_dict() if not n.endswith('num_batches_tracked')}
+    pyramid = {name for name in ours if name.startswith('pyramid.')}
+    # Names of the whole model, such as backbone.pyramid.levels.0.0.weight, and ours.
+    absent = {name: own for name in missing for own in ours if f'.{name}'.endswith(f'.{own}')}
+    if set(absent.values()) == pyramid:
+        missing[:] = [name for name in missing if name not in absent]
 
 
 def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
@@ -116,8 +154,10 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
     return unused
 
 
-def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]) -> None:
-    """Raise if the weights belong to another network."""
+def _find_misfits(
+    module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]
+) -> list[str]:
+    """Return what shows that the weights are incomplete or belong to another network."""
     state = recognised.state
     found = structure(state)
     wanted = {
@@ -147,8 +187,4 @@ def _check(module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]
         problems.append(f'missing from the file: {group_names(missing)}')
     if unexpected:
         problems.append(f'unknown to the network: {group_names(unexpected)}')
-    if problems:
-        raise WeightsError(
-            f'These weights (format "{recognised.format}") do not fit this '
-            f'{type(module).__name__}:\n  ' + '\n  '.join(problems)
-        )
+    return problems

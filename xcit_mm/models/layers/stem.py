@@ -59,4 +59,6 @@ class ConvPatchEmbed(BaseModule):
         x = first(images)
         for layer in others:
             x = layer(F.gelu(x))
-        return x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3])
+        # Not flatten(2).transpose(1, 2): for a batch of one on a CPU, torch's BatchNorm then gets a
+        # gradient whose layout it misreads.
+        return x.permute(0, 2, 3, 1).flatten(1, 2), (x.shape[2], x.shape[3])

@@ -16,8 +16,10 @@ class LPI(BaseModule):
 
     def __init__(self, embed_dims: int, norm_cfg: dict) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(embed_dims, embed_dims, 3, padding=1, groups=embed_dims)
+        # First, because tools fuse BatchNorm into the convolution that is registered before it, and
+        # between these two is GELU.
         self.norm = build_norm_layer(norm_cfg, embed_dims)[1]
+        self.conv1 = nn.Conv2d(embed_dims, embed_dims, 3, padding=1, groups=embed_dims)
         self.conv2 = nn.Conv2d(embed_dims, embed_dims, 3, padding=1, groups=embed_dims)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -138,7 +138,7 @@ def private_names(path):
             names += [f'{node.module}.{alias.name}' for alias in node.names]
         elif isinstance(node, ast.Attribute):
             names.append(ast.unparse(node))
-    return [name for name in names if re.match(r'torch\..*\b_[a-zA-Z]', name)]
+    return [name for name in names if re.match(r'(torch|nn|F)\..*\b_[a-zA-Z]', name)]
 
 
 def imported(path, package):

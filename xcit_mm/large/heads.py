@@ -26,7 +26,7 @@ def check_segmentor(model: Any) -> None:
         )
     for name, module in model.named_modules():
         used = name.startswith(('neck', 'decode_head'))
-        if used and isinstance(module, (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)):
+        if used and isinstance(module, (nn.GroupNorm, nn.InstanceNorm2d)):
             raise UserError(
                 f'--whole needs norm layers that treat every pixel alike, such as BatchNorm, and '
                 f'{name} is a {type(module).__name__}. Use --window 2048 --overlap 256.'

@@ -61,7 +61,7 @@ class XCiTClassifier(XCiTTrunk):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
-        execution = choose_execution(self)
+        execution = choose_execution(self, images)
         for x, _ in self.trunk_outputs(images, execution):  # noqa: B007  only the last one is used
             pass
         return self.classify(x, execution)
@@ -74,12 +74,12 @@ class XCiTClassifier(XCiTTrunk):
             execution (Execution, optional): How class attention is run. Defaults to None, chosen
                 for the state of the network and of torch.
         """
-        execution = execution or choose_execution(self)
+        execution = execution or choose_execution(self, tokens)
         return self.head(self.norm(execution.class_token(tokens)))
 
     def class_token(self, tokens: Tensor) -> Tensor:
         """The class token (B, d) after class attention over the tokens (B, N, d)."""
-        x = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        x = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)
         return x[:, 0]

@@ -127,7 +127,7 @@ class XCiT(XCiTTrunk):
             tuple[Tensor]: With a pyramid, maps of ``strides``; otherwise maps of stride
             ``patch_size``.
         """
-        execution = choose_execution(self)
+        execution = choose_execution(self, images)
         kept: list[Tensor] = []
         for depth, (x, grid) in enumerate(self.trunk_outputs(images, execution)):
             if depth - 1 in self.out_indices:

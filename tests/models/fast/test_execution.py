@@ -12,7 +12,8 @@ from torch.nn.utils import parametrize, prune
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.models.fast import chunks
 from xcit_mm.models.fast.execution import Differentiable, Inference, choose_execution
-from xcit_mm.models.layers import XCA
+from xcit_mm.models.layers import XCA, ClassAttention
+from xcit_mm.models.pyramid import Pyramid
 
 from ..cases import TINY, randomise
 from ..rounding import relative_error
@@ -146,20 +147,36 @@ def test_what_a_subclass_overrides_is_called(name, grad):
     assert called
 
 
-@pytest.mark.parametrize('kind', [XCA, nn.Linear])
-def test_a_class_that_is_patched_before_or_after_is_called(kind, monkeypatch):
-    before, forward, called = backbone().eval(), kind.forward, []
+@pytest.mark.parametrize(
+    'kind, name',
+    [
+        (XCA, 'forward'),
+        (XCA, 'project'),
+        (XCA, 'attention_map'),
+        (ClassAttention, 'project'),
+        (ClassAttention, 'attention_map'),
+        (Pyramid, 'forward'),
+        (nn.Linear, 'forward'),
+    ],
+)
+def test_a_class_that_is_patched_before_or_after_is_called(kind, name, monkeypatch):
+    def build():
+        if kind is ClassAttention:
+            return XCiTClassifier(ARCH, 16, num_classes=2).eval()
+        return backbone().eval()
+
+    before, method, called = build(), getattr(kind, name), []
 
     def patched(self, *arguments):
         called.append(self)
-        return forward(self, *arguments)
+        return method(self, *arguments)
 
-    monkeypatch.setattr(kind, 'forward', patched)
-    for model in (before, backbone().eval()):
+    monkeypatch.setattr(kind, name, patched)
+    for model in (before, build()):
         called.clear()
         with torch.no_grad():
             model(torch.randn(1, 3, 64, 64))
-        assert len(called) >= len(model.layers)
+        assert len(called) >= sum(isinstance(module, kind) for module in model.modules())
 
 
 def test_stochastic_depth_alone_can_be_on():

@@ -4,13 +4,14 @@ import copy
 
 import pytest
 import torch
+from mmcv.cnn import fuse_conv_bn
 from mmengine.analysis import get_model_complexity_info
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrizations
 
-from xcit_mm.models import XCiT
+from xcit_mm.models import XCiT, XCiTClassifier
 
 from ..cases import TINY, randomise
 
@@ -116,6 +117,20 @@ def test_dynamic_quantisation(images):
     with torch.no_grad():
         for a, b in zip(quantised(images), model(images), strict=True):
             assert 0 < (a - b).norm() / b.norm() < 0.05
+
+
+@pytest.mark.parametrize('kind', [XCiT, XCiTClassifier])
+def test_mmcv_fuses_batch_norm_only_into_the_convolution_before_it(kind, images):
+    model = kind(
+        TINY['2 layers'], 16, **(dict(out_indices=(0, 1), strides=(4, 8)) if kind is XCiT else {})
+    )
+    randomise(model)
+    model.eval()
+    with torch.no_grad():
+        expected = model(images)
+        actual = fuse_conv_bn(copy.deepcopy(model))(images)
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 # Tools that look into modules
@@ -281,6 +296,40 @@ def test_second_derivatives(options):
     model.fast = False
     for a, b in zip(fast, products(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize('capture', ['trace', 'fx', 'export'])
+@pytest.mark.parametrize('num_classes', [0, 5])
+def test_a_captured_classifier_takes_any_batch(num_classes, capture, images):
+    model = XCiTClassifier(TINY['2 layers'], 16, num_classes=num_classes)
+    randomise(model)
+    model.eval()
+    if capture == 'trace':
+        captured = torch.jit.trace(model, images)
+    elif capture == 'fx':
+        captured = torch.fx.symbolic_trace(model)
+    else:
+        batch = {0: torch.export.Dim('batch')}
+        captured = torch.export.export(model, (images,), dynamic_shapes=(batch,)).module()
+    for count in (2, 3, 5):
+        images = torch.randn(count, 3, 64, 48)
+        torch.testing.assert_close(captured(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('options', [*({'attention': form} for form in FORMS), dict(with_cp=True)])
+@pytest.mark.parametrize('batch', [1, 2])
+def test_gradients_of_many_at_once(batch, options):
+    model = backbone(**options).double()
+    level = model(torch.randn(batch, 3, 64, 48, dtype=torch.float64))[0]
+    parameters = [p for n, p in model.named_parameters() if n.startswith(('patch', 'layers.0'))]
+    vectors = torch.randn(3, *level.shape, dtype=torch.float64)
+    settings = dict(retain_graph=True)
+    many = torch.autograd.grad(level, parameters, vectors, is_grads_batched=True, **settings)
+    for i, vector in enumerate(vectors):
+        for a, b in zip(
+            many, torch.autograd.grad(level, parameters, vector, **settings), strict=True
+        ):
+            torch.testing.assert_close(a[i], b)
 
 
 def test_gradients_in_batches():

@@ -6,6 +6,7 @@ these modules is as this package built it: if you hook, wrap, replace or trace a
 themselves run.
 """
 
+import inspect
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -22,11 +23,13 @@ from ..layers import (
     SinusoidalPositionEncoding,
     XCiTLayer,
 )
+from ..pyramid import Pyramid
+from . import operators
 from .class_attention import gather_class_token
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import describe, has_global_hooks, is_traced, tree
+from .operators import describe, has_all_parts, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .residual import add_branch, path_scale
@@ -56,13 +59,16 @@ class Execution(Protocol):
         """The class token (B, d) of a classifier, from the tokens (B, N, d) after all layers."""
 
 
-def choose_execution(trunk: 'XCiTTrunk') -> Execution:
+def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
     """The execution for one forward pass, from the state of the network and of torch.
 
     Args:
         trunk (XCiTTrunk): The network, which is its own plain execution.
+        *inputs: What it is called with, by which a tracer of ``torch.fx`` is known.
     """
-    if not trunk.fast or is_traced() or has_global_hooks() or _is_changed(trunk):
+    if not (trunk.fast and has_all_parts()):
+        return cast(Execution, trunk)
+    if is_traced(*inputs) or has_global_hooks() or _is_changed(trunk):
         return cast(Execution, trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
     paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
@@ -73,7 +79,7 @@ def choose_execution(trunk: 'XCiTTrunk') -> Execution:
 
 def _is_changed(trunk: 'XCiTTrunk') -> bool:
     """Whether the network is not as this package made it."""
-    if any(kind.forward is not forward for kind, forward in _FORWARDS.items()):
+    if any(getattr(kind, name) is not method for (kind, name), method in _METHODS.items()):
         return True  # patched in the class, for all modules
     parts = (getattr(trunk, name, None) for name in _PARTS)
     if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
@@ -90,6 +96,8 @@ def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     Args:
         trunk (XCiTTrunk): The network.
     """
+    if operators.MISSING:
+        return []
     rest = (getattr(trunk, name, None) for name in ('pyramid', 'cls_layers'))
     parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, *rest)
     return [
@@ -112,13 +120,15 @@ _SETTINGS = {
 }
 _PARTS = ('embed', 'run_layer', 'keep', 'finish', 'class_token')
 _PACKAGE = __name__.partition('.fast')[0]
-_FORWARDS = {
-    kind: kind.forward
+_METHODS = {
+    (kind, name): method
     for kind in (
         *(ConvPatchEmbed, ConvNorm, SinusoidalPositionEncoding, XCiTLayer, XCA, LPI, FeedForward),
-        *(ClassAttention, ClassAttentionLayer),
+        *(ClassAttention, ClassAttentionLayer, Pyramid),
         *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.ConvTranspose2d),
     )
+    for name, method in vars(kind).items()
+    if inspect.isfunction(method) and not name.startswith('__')
 }
 
 

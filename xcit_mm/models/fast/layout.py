@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from .operators import is_batched
+
 
 def tokens_to_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     """View tokens (B, N, d) as a channels-last map (B, d, H, W).
@@ -62,6 +64,7 @@ class _MapToTokens(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
         grad = _as_map(grad, ctx.grid)  # type: ignore[attr-defined]
-        channels_last = ctx.channels_last  # type: ignore[attr-defined]
-        memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        return grad.contiguous(memory_format=memory_format)
+        # A gradient that stands for many, by is_grads_batched=True, knows one layout only.
+        if ctx.channels_last and not is_batched(grad):  # type: ignore[attr-defined]
+            return grad.contiguous(memory_format=torch.channels_last)
+        return grad.contiguous()

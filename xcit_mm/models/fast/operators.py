@@ -1,63 +1,116 @@
-"""The private parts of torch that we use, each with the reason and the public alternative.
+"""The parts of torch without a public name that the fast executions use: all are looked up here.
 
-There is no public operator that gives the derivative of GELU or LayerNorm without building a graph.
-``python -m dev.private_operators`` measures what the public alternatives cost.
+Each has its reason and its public alternative. ``python -m dev.private_operators`` measures what
+the alternatives cost. If this version of torch lacks one of them, :func:`has_all_parts` says so,
+and the plain modules run.
 """
 
+import functools
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.fx import _symbolic_trace
-from torch.nn.modules import module as torch_module
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.fx import Proxy
 
-# The base class of all of torch's and OpenMMLab's.
-BatchNorm = _BatchNorm
+# The parts that this version of torch lacks.
+MISSING: list[str] = []
+
+
+def _find(path: str) -> Any:
+    """Return what a dotted path names, or None, noted in :data:`MISSING`, if there is no such."""
+    try:
+        return functools.reduce(getattr, path.split('.')[1:], torch)
+    except AttributeError:
+        MISSING.append(path)
+        return None
+
+
+_gelu_backward = _find('torch.ops.aten.gelu_backward')
+_layer_norm = _find('torch.native_layer_norm')
+_layer_norm_backward = _find('torch.ops.aten.native_layer_norm_backward')
+_peek_interpreter_stack = _find('torch._C._functorch.peek_interpreter_stack')
+_is_legacy_batchedtensor = _find('torch._C._functorch.is_legacy_batchedtensor')
+_proxy_key = _find('torch._C._TorchDispatchModeKey.PROXY')
+_get_dispatch_mode = _find('torch._C._get_dispatch_mode') if _proxy_key is not None else None
+_find('torch.autograd.forward_ad._current_level')  # a number that changes: read where it is used
+_GLOBAL_HOOKS = [
+    _find(f'torch.nn.modules.module._global_{kind}_hooks')
+    for kind in ('forward', 'forward_pre', 'backward', 'backward_pre')
+]
+# What :func:`tree` and :func:`describe` read of every module.
+_INSIDE = (
+    *('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'),
+    *('_modules', '_parameters'),
+)
+MISSING += [f'torch.nn.Module.{name}' for name in _INSIDE if name not in vars(nn.Module())]
+# The base class of all of torch's and OpenMMLab's; without it, the public ones.
+_PUBLIC_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BatchNorm = getattr(nn.modules.batchnorm, '_BatchNorm', _PUBLIC_NORMS)
+
+
+def has_all_parts() -> bool:
+    """Return whether torch has all that the fast executions need; warn once if it does not."""
+    if MISSING:
+        _warn(
+            f'PyTorch {torch.__version__} lacks {", ".join(MISSING)}, which xcit_mm uses to run '
+            'XCiT fast. The plain network runs instead: the results are the same, but it takes '
+            'more time and memory.'
+        )
+    return not MISSING
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of GELU at x. The public alternative is a graph and ``torch.autograd.grad``."""
-    return torch.ops.aten.gelu_backward(grad, x)
+    return _gelu_backward(grad, x)
 
 
 def layer_norm_statistics(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LayerNorm with the mean and the inverse deviation that its backward needs."""
-    return torch.native_layer_norm(x, list(weight.shape), weight, bias, eps)
+    return _layer_norm(x, list(weight.shape), weight, bias, eps)
 
 
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of LayerNorm with respect to x, weight and bias."""
-    return torch.ops.aten.native_layer_norm_backward(
+    return _layer_norm_backward(
         grad, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True]
     )
 
 
-def is_traced() -> bool:
-    """Whether the operations of the network are being traced or transformed.
+def is_traced(*inputs: Any) -> bool:
+    """Return whether the operations of the network are being traced or transformed.
 
     This is so under compilers, ``torch.jit.trace``, ``torch.fx``, the transforms of ``torch.func``
     (grad, vmap, ...) and forward-mode differentiation. torch has public tests only for the first
-    two.
+    three.
+
+    Args:
+        *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
-        or _symbolic_trace._is_fx_tracing_flag
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-        or forward_ad._current_level >= 0
+        or any(isinstance(value, Proxy) for value in inputs)
+        or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)
+        or (_get_dispatch_mode and _get_dispatch_mode(_proxy_key) is not None)
+        or getattr(forward_ad, '_current_level', -1) >= 0
     )
 
 
 def is_batched(grad: Tensor) -> bool:
     """Whether a gradient stands for many, as in ``torch.autograd.grad(is_grads_batched=True)``."""
-    return torch._C._functorch.is_legacy_batchedtensor(grad)
+    return _is_legacy_batchedtensor(grad)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
@@ -73,7 +126,8 @@ _BATCH_NORM_FORWARDS = (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward)
 
 def assume(condition: bool) -> None:
     """Tell torch.export what holds for numbers that it cannot know; it has no public way."""
-    torch._check(condition)
+    if hasattr(torch, '_check'):
+        torch._check(condition)
 
 
 def tree(module: nn.Module) -> list[nn.Module]:
@@ -109,9 +163,4 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
 
 def has_global_hooks() -> bool:
     """Whether hooks for all modules are registered, as profilers do; torch has no public test."""
-    return bool(
-        torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-        or torch_module._global_backward_hooks
-        or torch_module._global_backward_pre_hooks
-    )
+    return any(_GLOBAL_HOOKS)

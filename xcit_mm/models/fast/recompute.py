@@ -28,7 +28,7 @@ def recomputed(
         random (bool): Whether random numbers are used and must be the same again. Defaults to
             False.
     """
-    if is_traced() or not torch.is_grad_enabled():
+    if is_traced(*args) or not torch.is_grad_enabled():
         return function(*args)
     return checkpoint(
         function,

@@ -16,7 +16,7 @@ from xcit_mm.cli import check, init, train
 from xcit_mm.cli.common import load_config
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.bit_depth import warn_of_unused_bits
-from xcit_mm.datasets.find import find_coco, find_labels, split_content
+from xcit_mm.datasets.find import find_coco, find_labels, looks_like_instances, split_content
 from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.deploy.graph import Preprocess
 from xcit_mm.deploy.metadata import describe
@@ -322,6 +322,43 @@ def test_labels_in_colours_are_explained(tmp_path, capsys):
     cv2.imwrite('data/labels/a.png', np.zeros((32, 32, 3), np.uint8))
     assert call(init, 'segmentation', '--data', 'data') == 2
     assert 'one channel' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('is_numbered', [True, False])
+def test_labels_that_number_objects_are_not_taken_for_classes(is_numbered, tmp_path, capsys):
+    """A number for each cell: 1, 2, 3 and so on in each image, or on from image to image."""
+    write_values(tmp_path / 'data', [0])
+    number = 0
+    for cells, path in zip((9, 25, 14), sorted((tmp_path / 'data/labels').iterdir()), strict=True):
+        labels = np.zeros((90, 90), np.uint8)
+        number *= not is_numbered
+        for place in np.random.default_rng(cells).permutation(25)[:cells].tolist():
+            number += 1
+            cv2.circle(labels, (10 + 17 * (place % 5), 10 + 17 * (place // 5)), 7, number, -1)
+        cv2.imwrite(str(path), labels)
+        cv2.imwrite(str(tmp_path / f'data/images/{path.stem}.png'), np.zeros((90, 90, 3), np.uint8))
+    words = ['segmentation', '--data', 'data', '--scratch']
+    assert call(init, *words) == 2
+    error = capsys.readouterr().err
+    assert 'files have 9 to 25 labels next to 0, and 100% of these are one connected' in error
+    assert 'COCO' in error and '--classes' in error and len(error.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ['data']
+    assert sorted(path.name for path in (tmp_path / 'data').iterdir()) == ['images', 'labels']
+    names = [f'stage {i}' for i in range(49)]
+    assert call(init, *words, '--classes', *names) == 0
+
+
+@pytest.mark.parametrize(
+    'files',
+    [
+        [{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}] * 4 + [{1: 1, 2: 1, 3: 1, 4: 1}],  # organs
+        [{1: 1, 5: 1}, {2: 1, 3: 1, 6: 1}, {1: 1, 2: 1}, {4: 1}],  # few things, of several classes
+        [{label: 1 + label % 3 for label in range(1, n)} for n in range(10, 20)],  # scattered ones
+        [{1: 1}, {1: 1, 2: 1}, {1: 1, 2: 1, 3: 1}],  # nested ones
+    ],
+)
+def test_classes_are_not_taken_for_objects(files):
+    assert not looks_like_instances(files)
 
 
 @pytest.mark.parametrize('task', ['detection', 'segmentation'])

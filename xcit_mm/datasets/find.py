@@ -3,12 +3,14 @@
 import functools
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -30,8 +32,15 @@ LABEL_FOLDERS = (
 LABEL_SUFFIXES = ('.png', '.tif', '.tiff', '.bmp')
 # What mmseg ignores.
 IGNORED = 255
-# Images whose size is looked at.
+# Images whose size is looked at, and labels whose regions are.
 SAMPLE = 200
+# With fewer labels, nothing tells objects from classes; more than the latter are rarely one region
+# each, if they are classes.
+FEW_VALUES, MANY_VALUES = 5, 20
+FOR_INSTANCES = (
+    'a detector with masks tells objects apart. Write their boxes and masks in the format of COCO, '
+    'and use xcit-mm init detection.'
+)
 
 
 class Split(NamedTuple):
@@ -128,15 +137,15 @@ def find_coco(
         files['train'] = whole
     contents = {split: _content(path) for split, path in files.items()}
     images = {split: _image_folder(folder, files[split], split, contents[split]) for split in files}
+    unwritten: dict[str, dict[str, Any]] = {}
     if not {'val', 'test'} & files.keys():
         content = contents['train']
         for image in content['images']:
             image['file_name'] = (Path(images['train']) / image['file_name']).as_posix()
         parts = split_content(content, val_fraction, seed)
         files = {split: generated / f'{split}.json' for split in parts}
-        for split, part in parts.items():
-            write_atomically(files[split], json.dumps(part) + '\n')
         contents, images = parts, dict.fromkeys(parts, '')
+        unwritten = parts
     splits: dict[str, Split] = {
         split: Split(
             relative_to(files[split], folder), images[split], '', len(contents[split]['images'])
@@ -155,6 +164,8 @@ def find_coco(
     example = folder / images[shown] / contents[shown]['images'][0]['file_name']
     every = [str(category.get('name')) for category in contents['train']['categories']]
     unused = [] if classes else [name for name in every if name not in names]
+    for split, part in unwritten.items():
+        write_atomically(files[split], json.dumps(part) + '\n')
     paths = [
         folder / images[split] / image['file_name']
         for split, content in contents.items()
@@ -290,7 +301,7 @@ def find_labels(
     elif '' not in pairs:
         return None
     suffix = _label_suffix(*next(iter(pairs.values())))
-    splits, labels = {}, []
+    splits, labels, lists = {}, [], {}
     images: list[Path] = []
     for split, (image_folder, label_folder) in pairs.items():
         by_stem = images_by_stem(image_folder)
@@ -307,15 +318,19 @@ def find_labels(
             if not part:
                 continue
             path = generated / f'{name}.txt'
-            write_atomically(path, '\n'.join(part) + '\n')
+            lists[path] = '\n'.join(part) + '\n'
             splits[name] = Split(relative_to(path, folder), *places, len(part))
     splits.setdefault('val', splits.get('test', splits['train']))
     values = LabelValues(labels, workers)
     ignored = sorted({IGNORED, *(void or ())})
     given = _given_names(folder, classes)
+    if given is None:
+        _check_instances(labels, values, ignored, workers)
     start = _first_class(values, ignored, given) if first is None else first
     names = _label_names(given, values, ignored, start)
     assumed = _assumed(values, len(names), start, first, void) if given is None else {}
+    for path, text in lists.items():
+        write_atomically(path, text)
     image_folder = folder / splits['train'].images
     example = next(iter(images_by_stem(folder / splits['val'].images).values()))[0]
     return Data(
@@ -391,6 +406,10 @@ class LabelValues(dict[int, tuple[int, int]]):
 
 
 def _values(path: Path) -> np.ndarray:
+    return np.bincount(_pixels(path).ravel(), minlength=IGNORED + 1)
+
+
+def _pixels(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             mode, pixels = image.mode, np.asarray(image)
@@ -404,9 +423,63 @@ def _values(path: Path) -> np.ndarray:
     pixels = pixels.astype(np.int64)
     if pixels.min() < 0 or pixels.max() > IGNORED:
         raise UserError(
-            f'{path} has labels up to {pixels.max()}; the largest possible is {IGNORED}.'
+            f'{path} has labels up to {pixels.max()}; the largest possible is {IGNORED}. If labels '
+            f'number objects, not classes: {FOR_INSTANCES}'
         )
-    return np.bincount(pixels.ravel(), minlength=IGNORED + 1)
+    return pixels
+
+
+def _check_instances(
+    paths: list[Path], values: LabelValues, ignored: list[int], workers: int
+) -> None:
+    """Raise if labels without names seem to number objects, each of which is one region."""
+    if len(values) < FEW_VALUES:
+        return
+    sample = paths[:: max(1, len(paths) // SAMPLE)]
+    jobs = [functools.partial(_count_regions, path, {0, *ignored}) for path in sample]
+    with large_images():
+        files = [regions for regions in in_threads(jobs, workers) if regions]
+    if not looks_like_instances(files):
+        return
+    counts = [count for regions in files for count in regions.values()]
+    numbers = sorted(len(regions) for regions in files)
+    raise UserError(
+        f'The labels seem to number objects, not classes: files have {numbers[0]} to {numbers[-1]} '
+        f'labels next to 0, and {counts.count(1) / len(counts):.0%} of these are one connected '
+        f'region. If so: {FOR_INSTANCES} If they are classes after all, name them in the order of '
+        'their numbers: --classes A B C, or classes.txt in the folder.'
+    )
+
+
+def _count_regions(path: Path, left_out: set[int]) -> dict[int, int]:
+    """The number of connected regions of each label of a file."""
+    pixels = _pixels(path)
+    present = set(np.unique(pixels).tolist()) - left_out
+    masks = {value: (pixels == value).astype(np.uint8) for value in present}
+    return {value: cv2.connectedComponents(mask)[0] - 1 for value, mask in masks.items()}
+
+
+def looks_like_instances(files: list[dict[int, int]]) -> bool:
+    """Whether labels number objects: nearly all are one region, and each file has other ones.
+
+    Labels of few classes may be like this by chance. So objects must also be numbered from 1
+    without gaps in most files, or there must be many labels. Objects behind others have several
+    regions: on COCO, one in eight.
+
+    Args:
+        files (list[dict[int, int]]): The number of regions of each label, by file.
+    """
+    counts = [count for regions in files for count in regions.values()]
+    labels = {label for regions in files for label in regions}
+    if len(labels) < FEW_VALUES:
+        return False
+    if Counter(map(frozenset, files)).most_common(1)[0][1] > len(files) / 2:
+        return False
+    numbered = sum(regions.keys() == set(range(1, len(regions) + 1)) for regions in files)
+    single = counts.count(1) / len(counts)
+    if numbered >= 0.8 * len(files):
+        return single >= 0.75
+    return len(labels) >= MANY_VALUES and single >= 0.9
 
 
 def _given_names(folder: Path, classes: list[str] | None) -> list[str] | None:

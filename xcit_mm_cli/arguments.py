@@ -122,7 +122,11 @@ def test(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--force', action='store_true', help='overwrite --out and --json')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
-    parser.add_argument('--show-dir', help='write pictures of the predictions to this folder')
+    parser.add_argument(
+        '--show-dir',
+        help='write a picture of each image to this folder: ground truth on the left, prediction '
+        'on the right',
+    )
     parser.add_argument(
         '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
     )

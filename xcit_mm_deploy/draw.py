@@ -7,7 +7,7 @@ metadata of mmdet and mmseg.
 import colorsys
 import functools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
@@ -29,7 +29,7 @@ WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 def draw_detections(
     image: np.ndarray,
     boxes: np.ndarray,
-    scores: np.ndarray,
+    scores: np.ndarray | None,
     labels: np.ndarray,
     masks: np.ndarray | None = None,
     classes: Sequence[str] = (),
@@ -41,7 +41,7 @@ def draw_detections(
     Args:
         image (np.ndarray): BGR.
         boxes (np.ndarray): (D, 4), x1 y1 x2 y2 in pixels of the image.
-        scores (np.ndarray): (D,).
+        scores (np.ndarray, optional): (D,). None for objects without scores, which are all drawn.
         labels (np.ndarray): (D,), indices of classes.
         masks (np.ndarray, optional): bool (D, H, W).
         classes (Sequence[str]): Names. Classes without one are numbered.
@@ -52,8 +52,10 @@ def draw_detections(
         np.ndarray: A new image of the same size.
     """
     picture = np.ascontiguousarray(image).copy()
-    shown = np.flatnonzero(scores > score_thr)
-    shown = shown[np.argsort(scores[shown], kind='stable')]  # the best on top
+    shown = np.arange(len(boxes))
+    if scores is not None:
+        shown = np.flatnonzero(scores > score_thr)
+        shown = shown[np.argsort(scores[shown], kind='stable')]  # the best on top
     bgr = colors(int(labels.max(initial=-1)) + 1, palette)
     thickness = max(1, round(min(picture.shape[:2]) / 300))
     if masks is not None:
@@ -63,7 +65,8 @@ def draw_detections(
     for i in shown:
         cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[labels[i]], thickness)
     for i in shown:
-        text = f'{drawable(classes, int(labels[i]))} {scores[i]:.2f}'
+        text = drawable(classes, int(labels[i]))
+        text += '' if scores is None else f' {scores[i]:.2f}'
         _tag(picture, text, corners[i], bgr[labels[i]])
     return picture
 
@@ -99,6 +102,25 @@ def draw_segmentation(
     present = sorted(np.flatnonzero(counts), key=lambda i: -counts[i])  # the largest first
     entries = [(drawable(classes, int(i)), bgr[i]) for i in present]
     return _with_legend(picture, entries, classes if fixed_size else None)
+
+
+def side_by_side(pictures: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Put pictures next to each other, each below its title.
+
+    Args:
+        pictures (Mapping[str, np.ndarray]): Title -> BGR picture.
+    """
+    height = max(map(len, pictures.values()))
+    size = max(map(_font_size, pictures.values()))
+    columns = []
+    for title, picture in pictures.items():
+        ink = _ink(title, size)
+        shape = len(ink) + height, max(picture.shape[1], ink.shape[1]) + size // 2, 3
+        column = np.full(shape, 255, np.uint8)
+        _write(column, ink, 0, 0, WHITE, BLACK)
+        column[len(ink) : len(ink) + len(picture), : picture.shape[1]] = picture
+        columns.append(column)
+    return np.concatenate(columns, axis=1)
 
 
 def colors(count: int, palette: Sequence[Sequence[int]] | None = None) -> list[Color]:

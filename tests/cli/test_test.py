@@ -131,7 +131,7 @@ def test_eval_overrides_the_metrics_of_the_config(trained, tmp_path):
 
 
 @pytest.mark.parametrize('head', TASKS)
-def test_out_show_dir_and_tta(head, trained, tmp_path, capfd, monkeypatch):
+def test_out_show_dir_and_tta(head, trained, small_data, tmp_path, capfd, monkeypatch):
     is_detector = head == 'mask_rcnn'
     monkeypatch.chdir(tmp_path)
     out = tmp_path / ('out.pkl' if is_detector else 'out')
@@ -141,11 +141,17 @@ def test_out_show_dir_and_tta(head, trained, tmp_path, capfd, monkeypatch):
     )  # fmt: skip
     assert status == 0
     assert out.exists() and f'predictions: {out}' in capfd.readouterr().out
-    if is_detector:
-        assert len(list((tmp_path / 'show').rglob('*.jpg'))) == 2
-    else:
+    if not is_detector:
         assert len(list(out.glob('*.png'))) == 2
-        assert len(list((tmp_path / 'show').rglob('*.png'))) == 2
+    pictures = sorted(path for path in (tmp_path / 'show').rglob('*') if path.is_file())
+    folder = 'coco/val2017' if is_detector else 'ade/images/validation'
+    images = sorted((small_data / folder).iterdir())
+    assert pictures == [tmp_path / 'show' / f'{image.stem}.png' for image in images]
+    for image, picture in zip(images, pictures, strict=True):
+        height, width = cv2.imread(str(image)).shape[:2]
+        drawn = cv2.imread(str(picture))
+        assert drawn.shape[0] > height and drawn.shape[1] >= 2 * width
+        assert (drawn[: drawn.shape[0] - height].min(axis=(0, 2)) < 128).any()  # the titles
     assert call(*trained(head), '--out', out) == 2
     assert '--force' in capfd.readouterr().err
     if is_detector:

@@ -88,15 +88,14 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     if task == 'xcit_mm' and (args.show or args.show_dir):
         raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
     if args.show or args.show_dir:
-        hook = cfg.default_hooks.visualization
-        hook.draw = True
-        hook.interval = 1  # mmseg draws every 50th image by default
-        hook.show, hook.wait_time = args.show, args.wait_time
-        if args.show_dir and task == 'mmdet':
-            # mmdet puts a relative path into a folder of the run.
-            hook.test_out_dir = str(Path(args.show_dir).absolute())
-        elif args.show_dir:
-            cfg.visualizer.save_dir = args.show_dir
+        from ..engine.comparison import ComparisonHook
+
+        cfg.default_hooks.visualization = dict(
+            type=ComparisonHook.__name__,
+            out_dir=args.show_dir,
+            show=args.show,
+            wait_time=args.wait_time,
+        )
     if args.out is None:
         return
     if task == 'mmseg':
@@ -130,7 +129,8 @@ def set_tta(cfg: Config) -> None:
         if 'tta_pipeline' not in cfg:
             *pipeline, pack = deepcopy(list(datasets[0].pipeline))
             keys = (*pack.get('meta_keys', ()), 'flip', 'flip_direction')
-            flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+            # The result has the ground truth of the first: that must not be flipped.
+            flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
             augment = [flips, [dict(pack, meta_keys=keys)]]
             cfg.tta_pipeline = [*pipeline, dict(type='TestTimeAug', transforms=augment)]
     for dataset in datasets:

@@ -1,0 +1,93 @@
+"""Pictures of a test: the ground truth next to the prediction, in one layout for all tasks."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from xcit_mm_deploy.draw import draw_detections, draw_segmentation, side_by_side
+from xcit_mm_deploy.inputs import read_image
+
+from ..files import write_atomically
+
+
+@HOOKS.register_module()
+class ComparisonHook(Hook):
+    """Draws the ground truth and the prediction of each tested image side by side.
+
+    Args:
+        out_dir (str, optional): Folder for a PNG per image, in the folders of the images. Defaults
+            to None, for no files.
+        show (bool): Whether to show the pictures in a window. Defaults to False.
+        wait_time (float): Seconds between windows. Defaults to 0, to wait for a key.
+    """
+
+    def __init__(
+        self, out_dir: str | None = None, show: bool = False, wait_time: float = 0.0
+    ) -> None:
+        self.out_dir, self.show, self.wait_time = out_dir, show, wait_time
+
+    def after_test_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> None:
+        """Draw the images of a batch."""
+        dataset = runner.test_loop.dataloader.dataset
+        for sample in outputs or ():
+            picture = draw_comparison(read_image(sample.img_path), sample.cpu(), dataset.metainfo)
+            name = Path(_below(sample.img_path, getattr(dataset, 'data_prefix', {})))
+            if self.out_dir:
+                content = cv2.imencode('.png', picture)[1].tobytes()
+                write_atomically(Path(self.out_dir) / name.with_suffix('.png'), content)
+            if self.show:
+                rgb = np.ascontiguousarray(picture[..., ::-1])
+                runner.visualizer.show(rgb, win_name=name.name, wait_time=self.wait_time)
+
+
+def _below(path: str, prefixes: dict[str, str]) -> str:
+    """A path relative to the folder of the images; its name if it is in none of the folders."""
+    for prefix in prefixes.values():
+        inside = os.path.relpath(path, prefix)
+        if not inside.startswith(os.pardir):
+            return inside
+    return os.path.basename(path)
+
+
+def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) -> np.ndarray:
+    """Draw a sample's ground truth, if it has one, and its prediction, side by side.
+
+    Args:
+        image (np.ndarray): BGR, the image file.
+        sample (DetDataSample or SegDataSample): On the CPU.
+        metainfo (dict): Classes and palette of the data set.
+    """
+    names = metainfo.get('classes') or (), metainfo.get('palette')
+    pictures = {}
+    for title, prefix in (('ground truth', 'gt'), ('prediction', 'pred')):
+        if f'{prefix}_sem_seg' in sample:
+            labels = sample.get(f'{prefix}_sem_seg').data.squeeze(0).numpy()
+            if labels.shape != image.shape[:2]:
+                size = image.shape[1::-1]
+                labels = cv2.resize(labels.astype(np.int32), size, interpolation=cv2.INTER_NEAREST)
+            pictures[title] = draw_segmentation(image, labels, *names)
+        elif f'{prefix}_instances' in sample:
+            found = sample.get(f'{prefix}_instances')
+            boxes = getattr(found.bboxes, 'tensor', found.bboxes).numpy()
+            scores = found.scores.numpy() if 'scores' in found else None
+            masks = found.get('masks')
+            if masks is not None:
+                masks = np.asarray(masks.to_ndarray() if hasattr(masks, 'to_ndarray') else masks)
+                masks = masks.astype(bool)
+            pictures[title] = draw_detections(
+                image, boxes, scores, found.labels.numpy(), masks, *names
+            )
+    return side_by_side(pictures)

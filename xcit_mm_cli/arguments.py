@@ -446,7 +446,7 @@ def convert_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('folder', type=Path, help='a folder with images and annotations')
     parser.add_argument('--out', type=Path, help='where SPLIT.json files go (default: FOLDER/coco)')
-    _source_options(parser)
+    _source_options(parser, 'classes in this order; others are left out (default: all)')
     parser.add_argument(
         '--splits',
         nargs='+',
@@ -457,7 +457,7 @@ def convert_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--force', action='store_true', help='overwrite earlier files')
 
 
-def _source_options(parser: argparse.ArgumentParser) -> None:
+def _source_options(parser: argparse.ArgumentParser, on_classes: str) -> None:
     """How a folder of somebody's data is read."""
     parser.add_argument(
         '--format',
@@ -469,7 +469,7 @@ def _source_options(parser: argparse.ArgumentParser) -> None:
         '--classes',
         nargs='+',
         metavar='NAME',
-        help='classes in this order; others are left out (default: all)',
+        help=on_classes,
     )
     parser.add_argument(
         '--val-fraction',
@@ -532,7 +532,11 @@ def init(parser: argparse.ArgumentParser) -> None:
         help='where converted annotations and lists of images go, for a folder that cannot be '
         'written (default: coco/ or splits/ in the folder)',
     )
-    _source_options(parser)
+    _source_options(
+        parser,
+        'detection: classes to use, and their order if annotations are converted; COCO files keep '
+        'theirs (default: all). Segmentation: names of all labels, in the order of their numbers',
+    )
     parser.add_argument('--force', action='store_true', help='overwrite the config')
 
 

@@ -190,6 +190,43 @@ def test_classes_without_objects_are_left_out_aloud(small_shapes, tmp_path, caps
     assert 'left out, since they have no objects: never used' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('write', [write_coco, write_voc])
+def test_classes_have_the_promised_order_and_their_own_objects(
+    write, small_shapes, tmp_path, capsys
+):
+    """That of --classes if annotations are converted, and that of the file for COCO."""
+    (tmp_path / 'data').mkdir()
+    write(small_shapes, tmp_path / 'data')
+    names = ['star', 'disc', 'arc', 'triangle', 'bar']
+    words = ['detection', '--data', 'data', '--scratch', '--force', '--classes']
+    for asked in (names, names[::-1]):  # the second time, what was converted is used
+        expected = list(CLASSES) if write is write_coco else names
+        assert call(init, *words, *asked) == 0
+        printed = capsys.readouterr().out
+        assert ('keep the order of the annotation file' in printed) == (asked != expected)
+        cfg = load_config('data.py')
+        init_default_scope('mmdet')
+        dataset = DATASETS.build(cfg.train_dataloader.dataset)
+        assert list(dataset.metainfo['classes']) == expected
+        categories = json.loads(Path(dataset.ann_file).read_text())['categories']
+        ids = {one['name']: one['id'] for one in categories}
+        assert dataset.cat2label == {ids[name]: i for i, name in enumerate(expected)}
+
+
+@pytest.mark.parametrize('first', [0, 1])
+def test_labels_have_the_names_in_the_order_of_their_numbers(first, tmp_path):
+    write_values(tmp_path / 'data', [first, first + 1, first + 2])
+    words = ['segmentation', '--data', 'data', '--scratch', '--classes', 'c', 'a', 'b']
+    assert call(init, *words) == 0
+    cfg = load_config('data.py')
+    assert list(cfg.metainfo.classes) == ['c', 'a', 'b']
+    init_default_scope('mmseg')
+    dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    labels = cv2.imread(dataset.get_data_info(0)['seg_map_path'], cv2.IMREAD_UNCHANGED)
+    loaded = dataset[0]['data_samples'].gt_sem_seg.data[0].numpy()
+    assert (loaded == labels - first).all()
+
+
 def label(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), np.resize(np.array(values, np.uint8), (32, 32)))

@@ -97,6 +97,11 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
             f'The annotations in {coco_dir} are used. If the data changed since they were written:'
         )
         print(f'  xcit-mm convert-data {quote(args.data)}{where} --force\n')
+    if data is not None and args.classes and data.classes != args.classes:
+        print(
+            'The classes keep the order of the annotation file, in which mmdet numbers them, not '
+            'that of --classes.\n'
+        )
     if data is not None or kind is None:
         return data, 0
     converted = convert_folder(

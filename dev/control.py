@@ -9,6 +9,7 @@ from pathlib import Path
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.run import headline, start_record, write_record
 from xcit_mm.demo.steps import SEGMENTOR, read_metrics, run_step, steps
+from xcit_mm.tables import format_metric
 
 RECORD = 'control.json'
 # Options of training and test that remove the attention from the backbone.
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def print_control(args: argparse.Namespace) -> int:
     numbers = run_control(args.out_dir, args.seed)
-    print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
+    print('  '.join(f'{name} {format_metric(name, value)}' for name, value in numbers.items()))
     print(f'Numbers: {args.out_dir / RECORD}')
     return 0
 

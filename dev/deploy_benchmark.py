@@ -25,7 +25,7 @@ from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
-from xcit_mm.tables import format_table
+from xcit_mm.tables import best_value, format_metric, format_table
 from xcit_mm_deploy.coco import annotations
 
 # What is exported, and the options for it.
@@ -161,14 +161,14 @@ def run_job(job: Job, args: argparse.Namespace) -> tuple[list[dict], list[dict],
     evaluate = detection_metrics if cfg.default_scope == 'mmdet' else segmentation_metrics
     expected = read_metrics(test.result)
     rows: list[dict[str, Any]] = [{'model': job.title, 'runs with': 'PyTorch'}]
-    rows[0] |= {name: expected[key] / job.scale for key, name in job.headline.items()}
+    rows[0] |= {name: expected[key] for key, name in job.headline.items()}
     for precision, path in files.items():
         metrics = evaluate(xcit_mm_deploy.load(path, args.threads), cfg)
-        row = {name: metrics[key] / job.scale for key, name in job.headline.items()}
+        row = {name: metrics[key] for key, name in job.headline.items()}
         rows.append({'model': job.title, 'runs with': precision, **row})
         print(rows[-1], flush=True)
     for name in job.headline.values():
-        if abs(rows[1][name] - rows[0][name]) > TOLERANCE:
+        if abs(rows[1][name] - rows[0][name]) > TOLERANCE * best_value(name):
             raise UserError(f'{name} in float32 is {rows[1][name]}, in PyTorch {rows[0][name]}.')
     runner = {'config': job.config, 'checkpoint': str(train.result)}
     side = cfg.shapes.size
@@ -213,13 +213,15 @@ def page_text(data: dict[str, Any]) -> str:
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three decimals for metrics, two for ratios, one for the rest."""
+    """Three digits for metrics, two decimals for ratios, one for the rest."""
     digits = {'MB': 1, 'ms': 1, 'peak MB': 0, 'PyTorch / this': 2, 'float32 / this': 2}
 
     def text(key: str, value: Any) -> Any:
         if value is None:
             return ''
-        return f'{value:.{digits.get(key, 3)}f}' if isinstance(value, float) else value
+        if not isinstance(value, float):
+            return value
+        return f'{value:.{digits[key]}f}' if key in digits else format_metric(key, value)
 
     return [{key: text(key, value) for key, value in row.items()} for row in rows]
 

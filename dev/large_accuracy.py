@@ -60,7 +60,7 @@ def mean_iou(found: np.ndarray, truth: np.ndarray, classes: int) -> float:
 
     pair = (torch.from_numpy(labels.astype(np.int64)) for labels in (found, truth))
     areas = IoUMetric.intersect_and_union(*pair, classes, UNLABELLED)
-    return float(np.nanmean(IoUMetric.total_area_to_metrics(*areas, ['mIoU'])['IoU']))
+    return 100 * float(np.nanmean(IoUMetric.total_area_to_metrics(*areas, ['mIoU'])['IoU']))
 
 
 def work(args: argparse.Namespace) -> int:
@@ -80,13 +80,13 @@ def work(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         whole = WholeSegmentation(model, Path(folder, 'whole'))
         found = whole.labels(image, whole.plan(image)).rows(0, len(truth))
-        rows.append({'run': '--whole', 'mIoU': round(mean_iou(found, truth, classes), 3)})
+        rows.append({'run': '--whole', 'mIoU': round(mean_iou(found, truth, classes), 1)})
         for side in args.windows:
             overlap = 0 if side == SIDE else side // 4
             part = Path(folder, str(side))
             part.mkdir()
             labels = segment_windows(model, image, part, side, overlap, lambda *_: None)
-            score = round(mean_iou(labels.rows(0, len(truth)), truth, classes), 3)
+            score = round(mean_iou(labels.rows(0, len(truth)), truth, classes), 1)
             rows.append({'run': f'--window {side} --overlap {overlap}', 'mIoU': score})
     print(format_table(rows, 'markdown'))
     return 0

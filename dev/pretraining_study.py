@@ -68,7 +68,6 @@ TASKS = {
         'sem_fpn_n12_8_shapes',
         metrics=LABELS,
         curve='mIoU',
-        scale=100.0,
     ),
     'bccd': transfer(
         'BCCD: Faster R-CNN',
@@ -83,21 +82,18 @@ TASKS = {
         'sem_fpn_n12_16_camvid',
         metrics=LABELS,
         curve='mIoU',
-        scale=100.0,
     ),
     'classification': Task(
         'Shapes, classified',
         {'XCiT-N12/8, 4 epochs': 'configs/classification/xcit_n12_8_shapes.py'},
         CLASSES,
         'accuracy/top1',
-        scale=100.0,
     ),
     'ablations': Task(
         'Ablations',
         dict.fromkeys((FULL, *ABLATIONS), 'dev/peers/xcit_n12_8_shapes_short.py'),
         CLASSES,
         'accuracy/top1',
-        scale=100.0,
         options={
             name: ('model.backbone.type=AblatedXCiTClassifier', f'model.backbone.ablation={name}')
             for name in ABLATIONS

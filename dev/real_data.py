@@ -13,6 +13,7 @@ from typing import Any
 
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.errors import UserError
+from xcit_mm.tables import best_value
 
 from .studies import Record, Study, Task, add_run_arguments
 
@@ -36,7 +37,6 @@ TASKS = {
         },
         {'mIoU': 'mIoU', 'mAcc': 'mAcc', 'aAcc': 'aAcc'},
         'mIoU',
-        scale=100.0,
     ),
 }
 STUDY = Study(
@@ -71,8 +71,9 @@ def class_rows(task: str, records: list[Record]) -> list[dict[str, Any]]:
     for model in TASKS[task].configs:
         found = [r for r in records if r['task'] == task and r['model'] == model]
         for name in dict.fromkeys(name for r in found for name in per_class(r['metrics'])):
-            values = [per_class(r['metrics'])[name] / TASKS[task].scale for r in found]
-            rows.setdefault(name, {'class': name})[model] = round(mean(values), 3)
+            value = mean(per_class(r['metrics'])[name] for r in found)
+            digits = 3 if best_value(TASKS[task].curve) == 1 else 1
+            rows.setdefault(name, {'class': name})[model] = round(value, digits)
     return list(rows.values())
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
-from xcit_mm.tables import format_table
+from xcit_mm.tables import format_metric, format_table
 from xcit_mm_cli.arguments import positive
 
 from .pages import write_between_marks
@@ -38,7 +38,6 @@ class Task:
         configs (dict[str, str]): Config by name of the model.
         metrics (dict[str, str]): Headline metrics: name in the JSON -> column of the table.
         curve (str): The metric that is drawn over the time.
-        scale (float): Divisor that makes the metrics fractions.
         options (dict[str, tuple[str, ...]]): What changes in the config, by name of the model.
     """
 
@@ -46,7 +45,6 @@ class Task:
     configs: dict[str, str]
     metrics: dict[str, str]
     curve: str
-    scale: float = 1.0
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -121,10 +119,10 @@ class Study:
                 continue
             values: dict[str, str] = {}
             for key, column in this.metrics.items():
-                numbers = [record['metrics'][key] / this.scale for record in found]
-                values[column] = ', '.join(f'{number:.3f}' for number in numbers)
+                numbers = [record['metrics'][key] for record in found]
+                values[column] = ', '.join(format_metric(key, number) for number in numbers)
                 if len(numbers) > 2:
-                    values[column] = f'{mean(numbers):.3f} ({values[column]})'
+                    values[column] = f'{format_metric(key, mean(numbers))} ({values[column]})'
             minutes = round(mean(r['processor_minutes'] for r in found), 1)
             first = {self.first_column: model, 'seeds': len(found)}
             rows.append({**first, **values, 'processor minutes': minutes})
@@ -169,7 +167,7 @@ class Study:
                 if self.by_time:
                     scale = record['processor_minutes'] / max(places)
                     places = [place * scale for place in places]
-                values = [value / this.scale for value in record['curve'].values()]
+                values = list(record['curve'].values())
                 axes.plot(places, values, marker='.', color=f'C{number}', label=label)
                 label = None
         axes.set_title(this.title, fontsize=10)

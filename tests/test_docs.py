@@ -518,3 +518,24 @@ def test_projections_for_large_images_are_those_of_the_cost_model():
     from dev.large_costs import rows
 
     assert '\n'.join(rows()) in read('docs/large_images.md')
+
+
+def cells_of(metric, page):
+    """The cells of a page's tables that have a metric, below its name or on the right of it."""
+    column = None
+    for line in page.read_text(encoding='utf-8').splitlines():
+        cells = [cell.strip() for cell in line.strip('|').split('|')] if '|' in line else []
+        if metric in cells:
+            column = cells.index(metric)
+            yield from cells[column + 1 :]
+        elif column is not None and column < len(cells):
+            yield cells[column]
+        else:
+            column = None
+
+
+@each_page
+def test_iou_is_in_percent_as_mmseg_prints_it(page):
+    numbers = [float(n) for cell in cells_of('mIoU', page) for n in re.findall(r'\d+\.\d+', cell)]
+    assert all(number > 1 for number in numbers)
+    assert numbers or page.name not in ('README.md', 'real_data.md', 'getting_started.md')

@@ -37,6 +37,21 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], rule, *lines[1:]])
 
 
+def best_value(metric: str) -> int:
+    """The largest value of a metric: 1 for AP, as in mmdet; 100 for all others, as in mmseg."""
+    return 1 if 'AP' in metric else 100
+
+
+def format_metric(metric: str, value: float) -> str:
+    """A metric to three digits, as :func:`best_value` scales it: AP 0.388, mIoU 45.8.
+
+    Args:
+        metric (str): Its name.
+        value (float): Its value.
+    """
+    return f'{value:.{3 if best_value(metric) == 1 else 1}f}'
+
+
 def write_table(
     title: str,
     rows: Sequence[dict[str, Any]],

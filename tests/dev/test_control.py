@@ -24,7 +24,7 @@ def test_the_control_compares_two_trainings(tmp_path, monkeypatch):
         assert is_control == ('without XCA' in step.name) and 'shapes.negatives=0.5' in step.command
 
     monkeypatch.setattr('dev.control.run_step', done)
-    expected = {'mIoU with XCA': 0.6, 'mIoU without XCA': 0.5}
+    expected = {'mIoU with XCA': 60.0, 'mIoU without XCA': 50.0}
     assert run_control(tmp_path, seed=0) == expected
     record = json.loads((tmp_path / 'control.json').read_text())
     assert record['metrics'] == expected and len(record['seconds']) == 4

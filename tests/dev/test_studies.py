@@ -45,7 +45,7 @@ def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
         (tmp_path / str(number) / 'record.json').write_text(json.dumps(one))
     assert pretraining_study.work(args) == 0
     text = page.read_text(encoding='utf-8')
-    assert '0.150 (0.050, 0.150, 0.250)' in text
+    assert '15.0 (5.0, 15.0, 25.0)' in text
     row = next(line for line in text.splitlines() if line.startswith('| camvid'))
     cells = [cell.strip() for cell in row.strip('|').split('|')]
     assert cells == [

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..demo.run import run_demo
+from ..tables import format_metric
 from .common import command
 
 
@@ -14,6 +15,6 @@ def main(args: argparse.Namespace) -> int:
         numbers = run_demo(out_dir, args.seed, args.quick)
     except KeyboardInterrupt:
         raise KeyboardInterrupt('Rerun the same command to resume.') from None
-    print('  '.join(f'{name} {value:.3f}' for name, value in numbers.items()))
+    print('  '.join(f'{name} {format_metric(name, value)}' for name, value in numbers.items()))
     print(f'Page: {out_dir / "index.html"}')
     return 0

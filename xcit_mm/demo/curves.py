@@ -6,6 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..tables import best_value
+
 Curve = dict[int, float]
 
 
@@ -32,16 +34,13 @@ def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Cu
     return loss, values
 
 
-def plot_curves(
-    loss: Curve, metrics: dict[str, Curve], labels: dict[str, str], scale: float
-) -> bytes:
+def plot_curves(loss: Curve, metrics: dict[str, Curve], labels: dict[str, str]) -> bytes:
     """Loss on the left, metrics on the right, as SVG.
 
     Args:
         loss (dict[int, float]): Loss by iteration.
         metrics (dict[str, dict]): Each metric by iteration.
         labels (dict[str, str]): Display names of the metrics.
-        scale (float): Divisor of the metrics.
     """
     figure = Figure(figsize=(9, 2.9), layout='constrained')
     left, right = figure.subplots(1, 2)
@@ -49,9 +48,8 @@ def plot_curves(
     left.set_yscale('log')
     left.set_ylabel('training loss')
     for name, curve in metrics.items():
-        values = [value / scale for value in curve.values()]
-        right.plot(list(curve), values, marker='o', label=labels[name])
-    right.set_ylim(0, 1)
+        right.plot(list(curve), list(curve.values()), marker='o', label=labels[name])
+    right.set_ylim(0, max(map(best_value, metrics)))
     right.set_ylabel('on held-out images')
     right.legend(frameon=False, loc='lower right')
     for axes in (left, right):

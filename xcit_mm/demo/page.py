@@ -5,6 +5,8 @@ import html
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..tables import format_metric
+
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
@@ -51,8 +53,8 @@ def render(sections: list[Section], facts: dict[str, str]) -> str:
         facts (dict[str, str]): Data, seed, time, versions.
     """
     cards = ''.join(
-        f'<div class="card"><b data-metric="{html.escape(key)}">{value:.3f}</b>{html.escape(name)}'
-        '</div>'
+        f'<div class="card"><b data-metric="{html.escape(key)}">{format_metric(key, value)}</b>'
+        f'{html.escape(name)}</div>'
         for section in sections
         for key, (name, value) in section.headline.items()
     )

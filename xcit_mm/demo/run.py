@@ -75,7 +75,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 def headline(job: Job, metrics: dict[str, float]) -> dict[str, tuple[str, float]]:
     """Name in the JSON -> display name and value, of the main metrics."""
-    return {key: (name, metrics[key] / job.scale) for key, name in job.headline.items()}
+    return {key: (name, metrics[key]) for key, name in job.headline.items()}
 
 
 def _section(job: Job, planned: list[Step], out_dir: Path) -> Section:
@@ -98,7 +98,7 @@ def _section(job: Job, planned: list[Step], out_dir: Path) -> Section:
         job.title,
         headline(job, metrics),
         metrics,
-        plot_curves(loss, values, job.headline, job.scale),
+        plot_curves(loss, values, job.headline),
         pictures,
         [str(step) for step in planned],
     )

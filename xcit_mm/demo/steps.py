@@ -26,7 +26,6 @@ class Job:
         metrics (tuple[str]): The arguments of ``xcit-mm test --eval``.
         images (str): Which images of the data set are drawn on the page, a glob.
         headline (dict): Metrics at the top of the page: name in the JSON -> display name.
-        scale (float): Divisor that makes the metrics fractions.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Job:
     metrics: tuple[str, ...]
     images: str
     headline: dict[str, str]
-    scale: float = 1.0
 
 
 DETECTOR = Job(
@@ -53,7 +51,6 @@ SEGMENTOR = Job(
     ('mIoU',),
     'ade/images/validation/*0000000?.jpg',
     {'mIoU': 'mIoU'},
-    scale=100.0,
 )
 JOBS = (DETECTOR, SEGMENTOR)
 

@@ -16,8 +16,8 @@ MIN_VISIBLE = 0.75
 ATTEMPTS = 20
 # Shapes are light and backgrounds mostly dark, in any hue (negatives the other way round), and a
 # shape differs from what is behind it by this much, summed over the channels. With contrasts of
-# both signs in one image, the demo's Semantic FPN reached an mIoU of 0.47 after 500 iterations, and
-# this way 0.82.
+# both signs in one image, the demo's Semantic FPN reached an mIoU of 47 after 500 iterations, and
+# this way 82.
 MIN_LIGHTNESS, MIN_CONTRAST = 165, 200
 # In either direction, in radians.
 MAX_ROTATION = 0.4

@@ -63,15 +63,10 @@ def _backward(
     mask: Tensor,
     bias: Tensor,
     geometry: Geometry,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of input, weight, offset, mask and bias."""
-    inputs = [wide(x).detach().requires_grad_() for x in (input, weight, offset, mask, bias)]
-    with torch.enable_grad():
-        output = torch.ops.torchvision.deform_conv2d(*inputs, *geometry)
-    grads = torch.autograd.grad(output, inputs, wide(grad), allow_unused=True)
-    return tuple(
-        torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True)
-    )
+    tensors = (wide(x) for x in (grad, input, weight, offset, mask, bias))
+    return torch.ops.torchvision._deform_conv2d_backward(*tensors, *geometry)
 
 
 def _unused(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,15 +88,18 @@ def roi_align_backward(
     if pooling.pool_mode == MAX:
         grad_input.copy_(_scatter(grad, boxes, wide(argmax_y), wide(argmax_x), grad_input.shape))
         return
-    # The average is linear in the features, so its gradient is the same at any of them.
-    features = grad.new_zeros(grad_input.shape, requires_grad=True)
-    size = pooling.aligned_height, pooling.aligned_width
-    with torch.enable_grad():
-        pooled = _average(
-            *(features, boxes, pooling.spatial_scale, *size),
-            *(pooling.sampling_ratio, pooling.aligned),
+    grad_input.copy_(
+        torch.ops.torchvision._roi_align_backward(
+            grad,
+            boxes,
+            pooling.spatial_scale,
+            pooling.aligned_height,
+            pooling.aligned_width,
+            *grad_input.shape,
+            pooling.sampling_ratio,
+            pooling.aligned,
         )
-    grad_input.copy_(torch.autograd.grad(pooled, features, grad)[0])
+    )
 
 
 def _average(

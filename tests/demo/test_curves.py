@@ -12,7 +12,7 @@ def test_curves_are_drawn_whatever_the_backend_which_stays():
     try:
         matplotlib.use('pdf')
         importlib.reload(curves)
-        drawn = curves.plot_curves({1: 2.0, 2: 1.0}, {'m': {2: 30.0}}, {'m': 'metric'}, 100.0)
+        drawn = curves.plot_curves({1: 2.0, 2: 1.0}, {'m': {2: 30.0}}, {'m': 'metric'})
         assert matplotlib.get_backend() == 'pdf'
     finally:
         matplotlib.use(before)

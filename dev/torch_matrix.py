@@ -22,7 +22,7 @@ from xcit_mm.tables import format_table
 ROOT = Path(__file__).parents[1]
 # Python and torch, which is the newest of the index where it is not named. The oldest that setup.py
 # allows, the pinned one, and what a new user gets.
-ROWS = ('3.10', '3.11:2.6.0', '3.11:2.13.0', '3.12', '3.13')
+ROWS = ('3.10', '3.12:2.6.0', '3.12:2.13.0', '3.12', '3.13')
 SHAPES = {
     'detection': ('detection/mask_rcnn_xcit_n12_8_shapes.py', 'bbox segm'),
     'segmentation': ('segmentation/sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),

@@ -150,14 +150,17 @@ class Model:
 
     def _resized(self, image: np.ndarray) -> np.ndarray:
         check_image(image, self.channels)
+        patch = self.info.get('patch_size') or 1
+        check_size(image.shape, patch)
         try:
-            return resize_image(image, self.resize)
+            resized = resize_image(image, self.resize)
         except (cv2.error, ValueError) as error:
             raise ImageError(_first_line(error)) from None
+        check_size(resized.shape, patch, self.info.get('padding_divisor') or 1)
+        return resized
 
     def _run(self, image: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs of the graph by name, without the dimension of the batch."""
-        self._check_size(image.shape[0], image.shape[1])
         planes = to_planes(image, **self._input)
         try:
             found = self.session.run(self.outputs, {'image': planes})
@@ -168,14 +171,6 @@ class Model:
             size = f'{image.shape[1]}x{image.shape[0]}'
             raise ImageError(f'{size} pixels are too few for the model, or: {text}') from None
         return {name: value[0] for name, value in zip(self.outputs, found, strict=True)}
-
-    def _check_size(self, height: int, width: int) -> None:
-        """Raise for an image without a single patch; the graph would compute something anyway."""
-        patch, divisor = self.info.get('patch_size') or 1, self.info.get('padding_divisor') or 1
-        if min(-(-side // divisor) * divisor for side in (height, width)) < patch:
-            raise ImageError(
-                f'images must be at least one patch in size, {patch}x{patch}, not {height}x{width}'
-            )
 
     def _detections(
         self, outputs: dict[str, np.ndarray], size: tuple[int, ...], resized: tuple[int, ...]
@@ -223,6 +218,21 @@ def check_image(image: np.ndarray, channels: int = 3) -> None:
         raise ImageError(
             f'an image must have the shape (H, W, {channels}){order}, not {image.shape}; '
             'cv2.cvtColor converts others'
+        )
+
+
+def check_size(shape: tuple[int, ...], patch: int, divisor: int = 1) -> None:
+    """Raise for an image without a single patch; a model would find something in it anyway.
+
+    Args:
+        shape (tuple[int, ...]): Height and width, then anything.
+        patch (int): The side of a patch of the network.
+        divisor (int): What sides are padded to multiples of. Defaults to 1.
+    """
+    height, width = shape[:2]
+    if min(-(-side // divisor) * divisor for side in (height, width)) < patch:
+        raise ImageError(
+            f'images must be at least one patch in size, {patch}x{patch}, not {height}x{width}'
         )
 
 

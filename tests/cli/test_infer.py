@@ -302,6 +302,9 @@ def test_images_that_are_too_small_or_too_thin_are_skipped_and_named(call, image
     printed = capfd.readouterr().out
     assert 'skipped, 1x1 pixels: images must be at least one patch in size' in printed
     assert 'small.png' in printed and '1 of 2 images' in printed
+    # Resized, it would have a size that the network takes.
+    assert call('sem_fpn', '--force', inputs=chosen) == 1
+    assert 'skipped, 1x1 pixels: images must be at least one patch' in capfd.readouterr().out
     assert call('sem_fpn', '--force', inputs=[images / 'thin.png', images / '0.jpg']) == 1
     assert 'skipped, 2000x1 pixels: ' in capfd.readouterr().out
 
@@ -316,7 +319,7 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
         graphs.detector(model, graphs.random_detections(6, (96, 96)), info)
     else:
         graphs.segmentor(model, np.eye(3, dtype=np.float32)[:, :, None, None], info)
-    cv2.imwrite(str(images / 'thin.png'), np.zeros((1, 2000, 3), np.uint8))
+    cv2.imwrite(str(images / 'thin.png'), np.zeros((8, 3000, 3), np.uint8))
     words = [str(images), '--model', str(model), '--out-dir', str(infer_dir)]
     assert infer.main(words) == 1
     printed = capfd.readouterr().out

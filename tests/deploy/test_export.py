@@ -132,7 +132,7 @@ def test_infer_gives_the_same_with_the_file_as_with_the_checkpoint(
     for name, size in (('a', (270, 190)), ('b', (96, 160))):
         cv2.imwrite(str(tmp_path / f'{name}.png'), cv2.resize(blocks, size))
     # 8x160 after resizing: with a detector, padding makes it large enough.
-    cv2.imwrite(str(tmp_path / 'thin.png'), blocks[:1].repeat(3, 0).repeat(5, 1)[:, :60])
+    cv2.imwrite(str(tmp_path / 'thin.png'), blocks[:1].repeat(20, 0).repeat(40, 1)[:, :400])
     config, checkpoint = model.parent / f'{head}_16.py', model.parent / 'weights.pth'
     choices = {'file': ['--model', model]}
     choices['checkpoint'] = ['--config', config, '--checkpoint', checkpoint, '--device', 'cpu']

@@ -17,6 +17,7 @@ def metadata(task, classes, **changes):
         'palette': [[i, 200 - i, 7 * i] for i in range(len(classes))], 'channels': 3,
         'input': {'dtype': 'float32', 'channel_order': 'rgb', 'mean': MEAN, 'std': STD},
         'resize': {'scale': [160, 96], 'keep_ratio': True}, 'mask_thr': 0.5, 'strides': [4],
+        'patch_size': 8,
         'padding_divisor': None, 'binary_threshold': None, 'precision': 'float32',
     }  # fmt: skip
     return info | changes

@@ -139,7 +139,7 @@ def test_images_that_the_model_cannot_take_are_refused_in_a_sentence(image, tmp_
         (image[..., 0], r'must have the shape \(H, W, 3\), BGR, not \(190, 270\)'),
         (np.dstack([image, image[..., 0]]), r'not \(190, 270, 4\)'),
         (image[:0], r'not \(0, 270, 3\)'),
-        (image[:1, :1], '1x1 pixels are too few'),
+        (image[:1, :1], 'at least one patch in size, 8x8, not 1x1'),
         (tmp_path / 'model.onnx', 'is not an image, or is damaged'),
         (tmp_path / 'none.png', 'cannot be read: No such file'),
     ):

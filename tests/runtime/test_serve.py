@@ -69,6 +69,12 @@ def test_a_detector_is_served(picture, tmp_path):
     path = detector(tmp_path / 'det.onnx', given, metadata('detection', CLASSES))
     with serving(path) as (_, ask):
         status, answer, _ = ask('POST', '/predict', encoded(picture))
+        # Resized, even one pixel has the size that the graph takes.
+        for sides in ((1, 1), (7, 68), (48, 7)):
+            too_small = ask('POST', '/predict', encoded(picture[: sides[0], : sides[1]]))
+            reason = f'at least one patch in size, 8x8, not {sides[0]}x{sides[1]}'
+            assert too_small[0] == 422 and reason in too_small[1]['error']
+        assert ask('POST', '/predict', encoded(picture[:8, :8]))[0] == 200
     found = xcit_mm_deploy.load(path)(picture)
     assert status == 200 and (answer['width'], answer['height']) == (68, 48)
     for i, entry in enumerate(answer['objects']):

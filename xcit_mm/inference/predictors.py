@@ -10,6 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from xcit_mm_deploy.draw import colors
+from xcit_mm_deploy.model import check_size
 from xcit_mm_deploy.results import Detections, Segmentation, label_type
 
 from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts
@@ -75,6 +76,7 @@ class CheckpointPredictor:
         return bit_depth(self.inferencer.cfg)
 
     def __call__(self, image: np.ndarray) -> Result:
+        check_size(image.shape, getattr(self.inferencer.model.backbone, 'patch_size', 1))
         if self.task == 'detection':
             options = dict(return_datasamples=True, no_save_vis=True, out_dir='')
             (sample,) = self.inferencer(image, **options)['predictions']

@@ -204,12 +204,30 @@ def run_large(args: argparse.Namespace) -> tuple[list[dict], dict]:
 
 def page_text(data: dict[str, Any]) -> str:
     """The tables, for the page."""
-    parts = [format_table(rounded(rows), 'markdown') for rows in data['accuracy']]
+    parts = [format_table(changes(rows), 'markdown') for rows in data['accuracy']]
     parts.append(format_table(rounded(data['costs']), 'markdown'))
     for title, shares in data['operators'].items():
         named = ', '.join(f'{name} {share:.0%}' for name, share in shares.items())
         parts.append(f'Where the time of float32 goes, {title}: {named}.')
     return '\n' + '\n\n'.join(parts) + '\n'
+
+
+def changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each file adds to the scores of PyTorch, in the first row; those are on another page."""
+    first, *files = rows
+    return [
+        {
+            'model': row['model'],
+            'runs with': row['runs with'],
+            **{f'change of {key}': change(key, row[key] - first[key]) for key in list(row)[2:]},
+        }
+        for row in files
+    ]
+
+
+def change(key: str, value: float) -> str:
+    digits = 1 if key == 'mIoU' else 3  # in percent, and in parts of one
+    return f'{round(value, digits) + 0.0:+.{digits}f}'
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

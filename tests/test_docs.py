@@ -192,6 +192,35 @@ def test_the_list_of_commands_is_complete(help_of):
     assert set(re.findall(r'`(?:xcit-mm )?([a-z-]+)`', listed)) == known
 
 
+@pytest.mark.parametrize('folder', ['docs', 'xcit_mm', 'xcit_mm_cli', 'xcit_mm_deploy', 'dev'])
+def test_nothing_says_that_pip_finds_this_package(folder):
+    """It is on no index: pip takes a clone or the wheel."""
+    files = [p for p in (ROOT / folder).rglob('*') if p.suffix in ('.py', '.md')]
+    for path in [*files, ROOT / 'README.md']:
+        text = path.read_text(encoding='utf-8')
+        found = re.findall(r'pip install (?:--?[\w-]+ )*"?xcit_mm\b(?!-\d)\S*', text)
+        assert path.name == 'install.md' or not found, path
+    assert 'so `pip install xcit_mm` does not work' in ' '.join(read('docs/install.md').split())
+
+
+@each_page
+def test_pages_that_name_mim_train_say_what_it_needs(page):
+    text = page.read_text(encoding='utf-8')
+    assert 'mim train' not in text or re.search(r'compiled\s+mmcv', text)
+
+
+def test_one_page_has_the_scores_of_the_demo():
+    from dev.deploy_benchmark import page_text
+
+    assert table('README.md', '| box mAP | mask mAP | mIoU |')
+    text = page_text(json.loads(read('docs/deploy.json')))
+    assert f'<!-- precision -->\n{text}' in read('docs/deploy.md')
+    assert 'change of box mAP' in text and 'change of mIoU' in text
+    for page in ('docs/deploy.md', 'docs/getting_started.md'):
+        assert '[README](../README.md#install-and-see-it-work)' in read(page)
+        assert not re.search(r"^\|.*\b(the demo's data|PyTorch +\| \d)", read(page), re.MULTILINE)
+
+
 # Durations: the Makefile says how long each target takes.
 
 DURATION = re.compile(rf'half an hour|an hour|(?<![\d.]){NUMBER} minutes?')

@@ -101,6 +101,9 @@ MMCV_FIX = (
     'compiled mmcv 2.1: "make setup OPS=compiled" in a clone, or "mim install mmcv==2.1.0" where a '
     'wheel for this torch exists'
 )
+# It is on no index.
+OWN_FIX = 'pip install -e . in a clone, or install the wheel that "make wheel" builds there'
+FIXES = {'mmcv': MMCV_FIX, 'xcit_mm': OWN_FIX}
 HEADLESS_FIX = (
     'pip uninstall opencv-python, then pip install opencv-python-headless, which needs no '
     'libraries for windows'
@@ -186,7 +189,7 @@ def _installed(package: Package) -> Check:
     name = next((name for name, version in versions.items() if version), package.distributions[0])
     supported = MMCV_SUPPORTED if package.module == 'mmcv' else _supported(name)
     check = Check(name, package.tasks, versions[name] or '-', supported)
-    check.fix = MMCV_FIX if package.module == 'mmcv' else f'pip install "{name}{supported}"'
+    check.fix = FIXES.get(package.module) or f'pip install "{name}{supported}"'
     reason = f' ({package.purpose})' if package.purpose else ''
     if not _is_there(package.module):
         check.problem = f'not installed{reason}'

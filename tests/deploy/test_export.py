@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -138,7 +139,8 @@ def test_infer_gives_the_same_with_the_file_as_with_the_checkpoint(
     choices['checkpoint'] = ['--config', config, '--checkpoint', checkpoint, '--device', 'cpu']
     for out, choice in choices.items():
         words = [tmp_path / f'{name}.png' for name in ('a', 'b', 'thin')]
-        words += [*choice, '--out-dir', tmp_path / out, '--score-thr', '0.1']
+        words += [*choice, '--out-dir', tmp_path / out]
+        words += ['--score-thr', '0.1'] if head == 'mask_rcnn' else []
         assert infer.main([str(word) for word in words]) == (0 if head == 'mask_rcnn' else 1)
     pictures = sorted((tmp_path / 'checkpoint' / 'vis').iterdir())
     assert len(pictures) == (3 if head == 'mask_rcnn' else 2)
@@ -224,10 +226,15 @@ def export_again(path, monkeypatch, *options):
         ('detector', '--fp16', 'float16', 0.7),
     ],
 )
-def test_smaller_files(kind, option, precision, share, request, monkeypatch, small_shapes):
+def test_smaller_files(kind, option, precision, share, request, monkeypatch, small_shapes, capsys):
     path, _ = request.getfixturevalue(kind)
     options = (option, *(['--uint8'] if kind == 'segmentor' else []))
+    capsys.readouterr()
     out, report = export_again(path, monkeypatch, *options)
+    printed = capsys.readouterr().out
+    steps = re.findall(r'^\[ *\d+ s\] (\w+) .*\.\.\.$', printed, re.MULTILINE)
+    assert steps == ['building', 'loading', 'folding', 'tracing', 'converting', 'comparing']
+    assert f': {out}, ' in printed and printed.endswith(f'report: {report_path(out)}\n')
     assert report['passed'] and report['metadata']['precision'] == precision
     assert out.stat().st_size < share * path.stat().st_size
     image = str(next((small_shapes / 'coco' / 'val2017').iterdir()))

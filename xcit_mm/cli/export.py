@@ -88,10 +88,17 @@ def main(args: argparse.Namespace) -> int:
         )
     check_options(args, task)
     check_checkpoint(args.checkpoint)
+    start = time.perf_counter()
+
+    def say(step: str) -> None:
+        print(f'[{time.perf_counter() - start:4.0f} s] {step} ...', flush=True)
+
     depth = bit_depth(cfg)
     out, images = output_path(args), read_images(args.images, CHECKED, depth)
     calibration = read_images(args.calibration, CALIBRATION_IMAGES, depth) or None
+    say('building the model')
     check_config(cfg, args)
+    say('loading the weights')
     with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, 'cpu', args.allow_partial)
     options = Options(
@@ -103,8 +110,6 @@ def main(args: argparse.Namespace) -> int:
         args.opset,
         args.precision,
     )
-    print(f'Exporting to {out}. This takes a minute or more.', flush=True)
-    start = time.perf_counter()
     report = export(
         cfg,
         inferencer.model,
@@ -115,8 +120,10 @@ def main(args: argparse.Namespace) -> int:
         stored_meta=inferencer.model.dataset_meta,
         images=images,
         calibration=calibration,
+        say=say,
     )
     print(f'Compared with PyTorch:\n{report}')
     size = out.stat().st_size / 1e6
-    print(f'{out}: {size:.1f} MB, {time.perf_counter() - start:.0f} s; report: {report_path(out)}')
+    print(f'Done in {time.perf_counter() - start:.0f} s: {out}, {size:.1f} MB')
+    print(f'report: {report_path(out)}')
     return 0

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -67,6 +67,7 @@ def export(
     stored_meta: dict[str, Any],
     images: Sequence[np.ndarray] = (),
     calibration: Sequence[np.ndarray] | None = None,
+    say: Callable[[str], None] = lambda step: None,
 ) -> Report:
     """Write a model to a file, and its report next to it.
 
@@ -82,6 +83,7 @@ def export(
             ones.
         calibration (Sequence[np.ndarray], optional): See :func:`.precision.lower`. Defaults to
             None.
+        say (callable): Takes the name of each step as it starts. Defaults to nothing.
 
     Raises:
         UserError: If the file does not agree with the model.
@@ -94,14 +96,18 @@ def export(
     meta = stored_meta or class_info(cfg, None)
     details = (name, checkpoint, meta, task, preprocess, given_order, opset)
     metadata = describe(cfg, model, *details) | {'precision': options.precision}
+    say('folding the weights')
     graph = build_graph(model, task, preprocess, options.labels)
     with replacing(out) as unfinished:
         write, load = (write_onnx, load_onnx) if opset else (write_torch, load_torch)
         names = output_names(model, task, options.labels)
+        say('tracing the graph, which takes longest')
         write(graph, unfinished, names, metadata)
         if options.precision != 'float32':
+            say(f'converting it to {options.precision}')
             with quiet():
                 lower(unfinished, metadata, calibration)
+        say('comparing the file with PyTorch')
         run = load(unfinished, names)
         raw_order = given_order if options.uint8 else None
         report = compare(model, run, task, raw_order, images, options.precision)

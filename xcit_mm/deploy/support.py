@@ -24,8 +24,7 @@ def check_packages(fmt: str) -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if fmt == 'onnx' and missing:
         raise UserError(
-            f'Exporting to ONNX needs {" and ".join(missing)}: pip install "xcit_mm[deploy]", or '
-            f'pip install {" ".join(missing)}.'
+            f'Exporting to ONNX needs {" and ".join(missing)}: pip install {" ".join(missing)}.'
         )
 
 

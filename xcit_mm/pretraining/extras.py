@@ -14,5 +14,5 @@ def import_timm(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f'pre-training needs {error.name}: pip install xcit_mm[timm]', name=error.name
+            f'pre-training needs {error.name}: pip install timm', name=error.name
         ) from error

@@ -195,7 +195,7 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
         import timm
         from huggingface_hub import hf_hub_download
     except ImportError as error:
-        raise ImportError(f'{filename} needs timm: pip install xcit_mm[timm]') from error
+        raise ImportError(f'{filename} needs timm: pip install timm') from error
     found = timm.get_pretrained_cfg(name) if timm.is_model(name.partition('.')[0]) else None
     if found is None or not found.hf_hub_id:
         known = ', '.join(timm.list_pretrained('xcit*'))

@@ -36,7 +36,8 @@ def start(name, images, folder):
     return subprocess.Popen(
         [
             sys.executable, 'tools/infer.py', images, '--config', config,
-            '--checkpoint', checkpoint, '--out-dir', folder / name, '--score-thr', '0',
+            '--checkpoint', checkpoint, '--out-dir', folder / name,
+            *(['--score-thr', '0'] if name == 'detection' else []),
         ],
         cwd=ROOT, env={**os.environ, 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL,
     )  # fmt: skip

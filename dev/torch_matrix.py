@@ -62,10 +62,15 @@ class Environment:
 
     def __init__(self, row: str, folder: Path, clone: Path) -> None:
         self.python, _, self.torch = row.partition(':')
-        self.venv, self.empty = folder / row / 'venv', folder / row / 'empty'
-        self.log, self.clone = folder / f'{row}.log', clone
-        shutil.rmtree(folder / row, ignore_errors=True)
+        self.folder = folder / row.replace(':', '_')
+        self.venv, self.empty = self.folder / 'venv', self.folder / 'empty'
+        self.log, self.clone = folder / f'{self.folder.name}.log', clone
+        self.remove()
         self.empty.mkdir(parents=True)
+
+    def remove(self) -> None:
+        """Delete all but the log."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def examine(self) -> dict[str, str]:
         """Set it up and run all parts; a row of the table."""
@@ -77,7 +82,7 @@ class Environment:
             f'pip install -q {wheel}[det,seg,lite]',
         ]
         row = {'Python': self.python, 'torch': self.torch or '-', 'torchvision': '-'}
-        row['pip line'] = self.run(install)
+        row |= {'pip line': self.run(install), **dict.fromkeys(parts(), '-')}
         if not row['pip line'].startswith('failed'):
             row['torch'], row['torchvision'] = self.version('torch'), self.version('torchvision')
             self.run(['pip install -q pytest hypothesis timm'])  # for the suite alone
@@ -107,7 +112,7 @@ class Environment:
             output = self.log.read_bytes()[begin:].decode(errors='replace')
             passed += sum(int(count) for count in re.findall(r'^(\d+) passed', output, re.M))
         seconds = f'{time.monotonic() - start:.0f} s'
-        print(f'{self.venv.parent.name}: {commands[-1][:60]}: {seconds}', flush=True)
+        print(f'{self.folder.name}: {commands[-1][:60]}: {seconds}', flush=True)
         return f'{passed} tests' if passed else 'ok'
 
 
@@ -128,9 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     commit = subprocess.run(describe, cwd=clone, capture_output=True, text=True).stdout.strip()
     rows = []
     for row in args.rows:
-        rows.append(Environment(row, folder, clone).examine())
+        environment = Environment(row, folder, clone)
+        rows.append(environment.examine())
         if not args.keep:
-            shutil.rmtree(folder / row)
+            environment.remove()
     print(f'Logs: {folder}\n\nCommit {commit}, {datetime.date.today()}:\n')
     print(format_table(rows, 'markdown'))
     return int(any('failed' in cell for row in rows for cell in row.values()))

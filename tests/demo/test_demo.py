@@ -18,7 +18,7 @@ from xcit_mm.cli.common import load_config
 from xcit_mm.demo.run import run_demo
 from xcit_mm.errors import UserError
 
-from ..engine.runs import wait_for
+from ..engine.runs import saved_step, wait_for
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -36,7 +36,7 @@ def test_an_interrupted_demo_resumes_and_a_finished_one_does_nothing(tmp_path):
     """The quick demo, far from the repository, killed while it trained, and rerun twice."""
     out_dir = tmp_path / 'work_dirs' / 'demo_quick'
     first = demo('--quick', cwd=tmp_path, start_new_session=True)
-    assert wait_for(lambda: list((out_dir / 'detector').glob('iter_*.pth')), first)
+    assert wait_for(lambda: saved_step(out_dir / 'detector') > 0, first)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert not (out_dir / 'index.html').exists()

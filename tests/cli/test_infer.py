@@ -202,11 +202,11 @@ def call(trained, images, tmp_path):
 def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkeypatch, capfd):
     read, out = [], tmp_path / 'out'
 
-    def read_image(path):
+    def read_image(path, *settings):
         read.append(Path(path).name)
         if len(read) == 2:
             signal.raise_signal(signal.SIGINT)
-        return inputs.read_image(path)
+        return inputs.read_image(path, *settings)
 
     monkeypatch.setattr(run, 'read_image', read_image)
     assert call(head) == 130

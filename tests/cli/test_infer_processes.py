@@ -116,9 +116,9 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     # Three processes, one after another, do what is missing: numbers 4, 6 and 8.
     read = []
 
-    def read_image(path):
+    def read_image(path, *settings):
         read.append(Path(path).name)
-        return inputs.read_image(path)
+        return inputs.read_image(path, *settings)
 
     monkeypatch.setattr(run, 'read_image', read_image)
     for shard in ('3/3', '1/3', '2/3'):

@@ -29,7 +29,7 @@ assert infer.main([sys.argv[1], '--config', 'user.py', '--checkpoint', weights])
 """
 WARNINGS = ('WARNING', 'Warning', 'is not installed', 'Failed to')
 # What a run prints after its start.
-WORK = r'Exp name|Iter\(|Evaluating|per class'
+WORK = r'Exp name|Iter\(|Loading and preparing results|per class'
 
 
 def write_user_config(folder, task, data):

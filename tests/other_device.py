@@ -53,6 +53,7 @@ def run(func: Any, args: Any, kwargs: dict) -> Any:
     def enter(tensor: Tensor) -> Tensor:
         if isinstance(tensor, Elsewhere):
             return tensor.there
+        assert not is_there(tensor.device), f'{func} got a tensor without values: {tensor.shape}'
         assert is_free or tensor.ndim == 0, f'{func} got a tensor of the CPU: {tensor.shape}'
         return tensor
 
@@ -80,7 +81,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _FromData(TorchFunctionMode):
-    """Tensors from Python's numbers, which torch does not dispatch."""
+    """Tensors and indices from Python's numbers, which torch does not dispatch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,6 +89,10 @@ class _FromData(TorchFunctionMode):
             return Elsewhere(args[0].there.new_tensor(*args[1:], **kwargs))
         if func in (torch.tensor, torch.as_tensor) and is_there(kwargs.get('device')):
             return Elsewhere(func(*args, **{**kwargs, 'device': 'cpu'}))
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and is_there(args[0].device):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            index = tuple(torch.tensor(i) if isinstance(i, list) else i for i in index)
+            return func(args[0], index, *args[2:])
         return func(*args, **kwargs)
 
 

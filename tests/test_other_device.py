@@ -54,6 +54,12 @@ def meta():
     return dict.fromkeys(names, SIZE) | dict(scale_factor=(1, 1))
 
 
+def test_lists_are_indices():
+    values = torch.rand(4, 5)
+    with other_device():
+        assert torch.equal(Elsewhere(values)[:, [0, 2]].there, values[:, [0, 2]])
+
+
 @pytest.fixture
 def operators(monkeypatch):
     """mmcv's compiled operators and mmengine's types of indices know the tensors of the device."""

@@ -75,7 +75,8 @@ class Environment:
     def examine(self) -> dict[str, str]:
         """Set it up and run all parts; a row of the table."""
         (wheel,) = self.clone.glob('dist/*.whl')
-        chosen = [f'pip install -q torch=={self.torch}'] if self.torch else []
+        # With its torchvision: pip would replace torch by the one that the newest belongs to.
+        chosen = [f'pip install -q torch=={self.torch} torchvision'] if self.torch else []
         install = [
             f'python{self.python} -m venv {self.venv}',
             *chosen,

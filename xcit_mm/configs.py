@@ -43,6 +43,16 @@ def innermost_datasets(node: Any) -> Iterator[Any]:
         yield from innermost_datasets(dataset)
 
 
+def type_name(node: Mapping[str, Any]) -> str:
+    """The name of what a part of a config builds, without scope or package.
+
+    Args:
+        node (Mapping): Its ``type`` is a name, such as ``mmdet.CocoMetric``, or a class.
+    """
+    kind = node.get('type')
+    return getattr(kind, '__name__', str(kind)).rpartition('.')[2]
+
+
 def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """How the test pipeline resizes images; None if it does not.
 
@@ -54,8 +64,7 @@ def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     dataset: Mapping[str, Any] = next(innermost_datasets(cfg.get('test_dataloader')), {})
     for step in dataset.get('pipeline') or cfg.get('test_pipeline') or ():
-        kind = step.get('type')
-        if getattr(kind, '__name__', str(kind)).split('.')[-1] != 'Resize':
+        if type_name(step) != 'Resize':
             continue
         if _is_positive(step.get('scale')):
             scale = step['scale']
@@ -75,23 +84,25 @@ def bit_depth(cfg: Mapping[str, Any]) -> int | None:
     Raises:
         UserError: If pipelines contradict each other, or reduce images to 8 bits before that.
     """
-    found: dict[str, int | None] = {}
+    found: dict[str, set[int | None]] = {}
     for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
         for dataset in innermost_datasets(cfg.get(name)):
             steps = list(nested_dicts(dataset.get('pipeline')))
             depths = [step['bit_depth'] for step in steps if step.get('bit_depth') is not None]
-            found[name] = check_bit_depth(depths[0]) if depths else None
+            stated: set[int | None] = {check_bit_depth(depth) for depth in depths} or {None}
+            found.setdefault(name, set()).update(stated)
             # mmcv gives the value to OpenCV.
-            loads = [step for step in steps if step.get('type') == 'LoadImageFromFile']
+            loads = [step for step in steps if type_name(step) == 'LoadImageFromFile']
             if depths and any(step.get('color_type') != KEEP_DEPTH for step in loads):
                 raise UserError(
                     f'{name}: LoadImageFromFile reduces images to 8 bits before bit_depth has an '
                     f'effect. Add color_type={KEEP_DEPTH} to it, which keeps 16 bits.'
                 )
-    if len(set(found.values())) > 1:
-        stated = ', '.join(f'{depth or "none"} in {name}' for name, depth in found.items())
-        raise UserError(f'All pipelines must state the same bit_depth; there is {stated}.')
-    return next(iter(found.values()), None)
+    values = set().union(*found.values())
+    if len(values) > 1:
+        listed = ', '.join(f'{d or "none"} in {name}' for name, all_ in found.items() for d in all_)
+        raise UserError(f'All pipelines must state the same bit_depth; there is {listed}.')
+    return next(iter(values), None)
 
 
 def check_bit_depth(value: Any) -> int:

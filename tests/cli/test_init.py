@@ -301,6 +301,7 @@ def test_bits_that_nobody_stated_are_noticed_before_training(tmp_path, capfd):
     assert printed.count('looks like 12 bits') == 1 and 'bit_depth=12' in printed
     for steps, message in (
         ([dict(type='LoadImageFromFile'), dict(bit_depth=12)], 'Add color_type=3'),
+        ([dict(type='mmdet.LoadImageFromFile'), dict(bit_depth=12)], 'Add color_type=3'),
         ([dict(bit_depth=20)], 'from 8 to 16, not 20'),
         ([dict(bit_depth=12)], 'the same bit_depth; there is 12 in train_dataloader, none in val'),
     ):

@@ -169,3 +169,36 @@ def test_our_metrics_replace_theirs_in_any_form_of_a_config():
     ours, same = use_own_metrics([plain, other])
     assert ours == {**plain, 'type': 'ConsistentCocoMetric'} and same is other
     assert use_own_metrics(dict(type='IoUMetric')) == dict(type='PerClassIoUMetric')
+
+
+def test_metrics_are_replaced_however_a_config_names_them():
+    ours = ConsistentCocoMetric.__name__
+    for kind in ('CocoMetric', 'mmdet.CocoMetric', CocoMetric):
+        assert use_own_metrics(dict(type=kind))['type'] == ours
+        several = dict(type='MultiDatasetsEvaluator', metrics=[dict(type=kind)])
+        assert use_own_metrics(several)['metrics'][0]['type'] == ours
+
+
+def test_metrics_without_images_of_their_own_are_left_alone(data):
+    """As that of panoptic segmentation, whose package is on no index."""
+    build, file = data
+    loop, metric = loop_on(build(), file)
+    del metric.img_ids
+    assert evaluate_own_images(loop, 'val') == 0
+    assert not hasattr(metric, 'img_ids')
+
+
+@pytest.mark.parametrize('polygon', [[], [1.0, 2.0], [1.0, 2.0, 30.0, 2.0, 9.0]])
+def test_polygons_without_area_are_ignored_as_in_training(data, polygon, tmp_path):
+    build, file = data
+    content = json.loads(file.read_text())
+    content['annotations'][0]['segmentation'] = [polygon] if polygon else []
+    for index in (1, 2):  # others have one more polygon
+        content['annotations'][index]['segmentation'].append(polygon)
+    spoilt = tmp_path / 'spoilt.json'
+    spoilt.write_text(json.dumps(content))
+    dataset = build()
+    _, metric = loop_on(dataset, spoilt, ConsistentCocoMetric, metric=['segm', 'bbox'])
+    found = evaluate(metric, dataset)
+    assert found['coco/bbox_mAP'] == 1, 'the box of such an object counts'
+    assert found['coco/segm_mAP'] >= 0

@@ -260,6 +260,8 @@ def test_images_of_1_to_16_channels_are_read(tmp_path):
     cv2.imwrite(str(tmp_path / '12.png'), grey >> 4)
     assert np.array_equal(read_channels(str(tmp_path / '12.png'), 1, 12)[..., 0], grey & 0xFFF0)
     assert (read_channels(str(tmp_path / '12.png'), 3, 12) == (grey >> 8)[..., None]).all()
+    np.save(tmp_path / '12.npy', np.dstack([grey >> 4] * 3))
+    assert (read_channels(str(tmp_path / '12.npy'), 3, 12) == (grey >> 8)[..., None]).all()
     for name in ('many.tiff', 'many.npy'):
         assert np.array_equal(read_channels(str(tmp_path / name), 13), many)
         with pytest.raises(ValueError, match='16 channels were expected'):

@@ -12,10 +12,9 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from ..configs import innermost_datasets, nested_dicts
+from ..configs import innermost_datasets, nested_dicts, type_name
 from ..datasets.present import check_datasets
 from ..engine.console import console_handlers
-from ..engine.evaluated import type_of
 from ..errors import UserError
 from ..files import check_writable, write_atomically
 from ..tables import format_table
@@ -63,7 +62,7 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
         argument (str): What needs it, for the error message.
     """
     for evaluator in _evaluators(cfg):
-        if type_of(evaluator) == kind:
+        if type_name(evaluator) == kind:
             return evaluator
     raise UserError(f'{argument} needs a test_evaluator of type {kind} in the config.')
 
@@ -122,7 +121,7 @@ def set_tta(cfg: Config) -> None:
                 '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '
                 'a mask head.'
             )
-        last = cfg.model.get('test_cfg', {})
+        last = cfg.model.get('test_cfg') or {}
         limit = last.get('rcnn', last).get('max_per_img', 100)
         nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=limit)
         cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
@@ -163,7 +162,8 @@ def value_or_none(value: float) -> float | None:
 def count_note(runner: Runner) -> str:
     """What limits the detections that the metrics of detection count, in a sentence."""
     for metric in runner.test_loop.evaluator.metrics:
-        if {'bbox', 'segm'} & set(getattr(metric, 'metrics', ())):
+        # Only our metric has such a limit.
+        if hasattr(metric, 'max_dets') and {'bbox', 'segm'} & set(metric.metrics):
             why = ', the most objects in an image' if metric.max_dets > 100 else ', as in COCO'
             return f'AP counts at most {metric.max_dets} detections per image and class{why}.'
     return ''

@@ -455,8 +455,7 @@ def _count_regions(path: Path, left_out: set[int]) -> dict[int, int]:
     """The number of connected regions of each label of a file."""
     pixels = _pixels(path)
     present = set(np.unique(pixels).tolist()) - left_out
-    masks = {value: (pixels == value).astype(np.uint8) for value in present}
-    return {value: cv2.connectedComponents(mask)[0] - 1 for value, mask in masks.items()}
+    return {v: cv2.connectedComponents((pixels == v).astype(np.uint8))[0] - 1 for v in present}
 
 
 def looks_like_instances(files: list[dict[int, int]]) -> bool:

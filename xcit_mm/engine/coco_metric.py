@@ -73,7 +73,11 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
         run.params.maxDets = sorted({*self.proposal_nums, self.max_dets})
         run.params.iouThrs = self.iou_thrs
         run.params.useCats = int(metric != 'proposal')
+        annotations = self._coco_api.anns
+        if metric == 'segm':
+            self._coco_api.anns = {i: with_usable_mask(one) for i, one in annotations.items()}
         run.evaluate()
+        self._coco_api.anns = annotations
         run.accumulate()
         values = dict(self._items(run))
         items = self.metric_items or (RECALLS if metric == 'proposal' else PRECISIONS)
@@ -113,6 +117,25 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
             return {}
         key = f'{metric}_mAP'
         return {f'{name}_precision': v[key] for name, v in self.per_class.items() if key in v}
+
+
+def with_usable_mask(annotation: dict[str, Any]) -> dict[str, Any]:
+    """An annotation without polygons that pycocotools refuses; ignored if none is left.
+
+    mmdet does the same with the annotations that it trains on.
+
+    Args:
+        annotation (dict): COCO's entry of an object; not changed.
+    """
+    polygons = annotation.get('segmentation', [])
+    if not isinstance(polygons, list):
+        return annotation
+    usable = [polygon for polygon in polygons if len(polygon) >= 6 and len(polygon) % 2 == 0]
+    if len(usable) == len(polygons) > 0:
+        return annotation
+    if usable:
+        return {**annotation, 'segmentation': usable}
+    return {**annotation, 'segmentation': [[0.0] * 6], 'iscrowd': 1}
 
 
 def mean(values: np.ndarray) -> float:

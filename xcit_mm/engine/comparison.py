@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from xcit_mm_deploy.draw import draw_detections, draw_segmentation, side_by_side
 from xcit_mm_deploy.inputs import read_image
 
+from ..configs import bit_depth
 from ..files import write_atomically
 
 
@@ -43,7 +44,8 @@ class ComparisonHook(Hook):
         """Draw the images of a batch."""
         dataset = runner.test_loop.dataloader.dataset
         for sample in outputs or ():
-            picture = draw_comparison(read_image(sample.img_path), sample.cpu(), dataset.metainfo)
+            image = read_image(sample.img_path, bit_depth(runner.cfg))
+            picture = draw_comparison(image, sample.cpu(), dataset.metainfo)
             name = Path(_below(sample.img_path, getattr(dataset, 'data_prefix', {})))
             if self.out_dir:
                 content = cv2.imencode('.png', picture)[1].tobytes()
@@ -56,7 +58,10 @@ class ComparisonHook(Hook):
 def _below(path: str, prefixes: dict[str, str]) -> str:
     """A path relative to the folder of the images; its name if it is in none of the folders."""
     for prefix in prefixes.values():
-        inside = os.path.relpath(path, prefix)
+        try:
+            inside = os.path.relpath(path, prefix)
+        except ValueError:  # on another drive of Windows
+            continue
         if not inside.startswith(os.pardir):
             return inside
     return os.path.basename(path)

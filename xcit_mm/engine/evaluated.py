@@ -5,6 +5,7 @@ from typing import Any
 
 from mmengine.runner.base_loop import BaseLoop
 
+from ..configs import type_name
 from ..errors import UserError
 
 # Limits on the detections of an image, by their names in mmdet's models.
@@ -21,7 +22,9 @@ def use_own_metrics(evaluator: Any) -> Any:
         return [use_own_metrics(each) for each in evaluator]
     if not isinstance(evaluator, dict):
         return evaluator
-    kind = type_of(evaluator)
+    if 'metrics' in evaluator and type_name(evaluator).endswith('Evaluator'):
+        return {**evaluator, 'metrics': use_own_metrics(evaluator['metrics'])}
+    kind = type_name(evaluator)
     if kind == 'CocoMetric':
         from .coco_metric import ConsistentCocoMetric
 
@@ -31,11 +34,6 @@ def use_own_metrics(evaluator: Any) -> Any:
 
         return {**evaluator, 'type': PerClassIoUMetric.__name__}
     return evaluator
-
-
-def type_of(evaluator: dict[str, Any]) -> str:
-    """The name of an evaluator's type, without the package."""
-    return str(evaluator.get('type')).split('.')[-1]
 
 
 def evaluate_own_images(loop: BaseLoop, what: str) -> int:
@@ -56,13 +54,17 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> int:
         UserError: If the evaluator's annotation file lacks images of the data set.
     """
     dataset: Any = loop.dataloader.dataset
-    metrics = [metric for metric in loop.evaluator.metrics if hasattr(metric, '_coco_api')]
+    # Those of panoptic segmentation have no img_ids before they compute.
+    metrics = [
+        m for m in loop.evaluator.metrics if hasattr(m, '_coco_api') and hasattr(m, 'img_ids')
+    ]
     if not metrics:
         return 0
     infos = [dataset.get_data_info(index) for index in range(len(dataset))]
     most = max((_count_objects(info) for info in infos), default=0)
     for metric in metrics:
-        metric.max_dets = max(100, most)
+        if hasattr(metric, 'max_dets'):
+            metric.max_dets = max(100, most)
         coco = metric._coco_api
         if coco is None or metric.img_ids is not None:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.dist import all_gather_object, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import RUNNERS
 from mmengine.runner import EpochBasedTrainLoop, Runner, find_latest_checkpoint
 from mmengine.runner.base_loop import BaseLoop
@@ -32,6 +32,26 @@ from .start import describe_run, describe_work
 
 # The last hook before the first iteration.
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
+
+
+def check_moments(optim_wrapper: Any) -> None:
+    """Raise if the state of an optimizer belongs to parameters in another order.
+
+    Optimizers store their state by the number of a parameter and load it unchecked.
+
+    Args:
+        optim_wrapper (OptimWrapper or OptimWrapperDict): What was resumed.
+    """
+    is_dict = isinstance(optim_wrapper, OptimWrapperDict)
+    for wrapper in optim_wrapper.values() if is_dict else [optim_wrapper]:
+        for parameter, state in wrapper.optimizer.state.items():
+            for name in ('exp_avg', 'momentum_buffer'):
+                moment = state.get(name)
+                if moment is not None and moment.shape != parameter.shape:
+                    raise ValueError(
+                        'the optimizer was saved by a version with another order of parameters: '
+                        f'{tuple(moment.shape)} for {tuple(parameter.shape)}'
+                    )
 
 
 @RUNNERS.register_module()
@@ -148,12 +168,14 @@ class GuardedRunner(Runner):
         """As in mmengine, and for ``base_lr`` of the log, which mmengine leaves as it was."""
         if not (auto_scale_lr or {}).get('enable'):
             return
-        before = max(group['lr'] for group in optim_wrapper.optimizer.param_groups)
+        is_dict = isinstance(optim_wrapper, OptimWrapperDict)
+        wrappers = list(optim_wrapper.values()) if is_dict else [optim_wrapper]
+        before = [max(group['lr'] for group in w.optimizer.param_groups) for w in wrappers]
         super().scale_lr(optim_wrapper, auto_scale_lr)
-        after = max(group['lr'] for group in optim_wrapper.optimizer.param_groups)
-        base = optim_wrapper.base_param_settings  # None if all parameters are in one group
-        if base and before:
-            base['lr'] *= after / before
+        for wrapper, rate in zip(wrappers, before, strict=True):
+            base = wrapper.base_param_settings  # None if all parameters are in one group
+            if base and rate:
+                base['lr'] *= max(g['lr'] for g in wrapper.optimizer.param_groups) / rate
 
     def _init_model_weights(self) -> None:
         if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
@@ -194,6 +216,7 @@ class GuardedRunner(Runner):
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""
         try:
             super().resume(filename, *args, **kwargs)
+            check_moments(self.optim_wrapper)
         except UserError:
             raise
         except Exception as error:

@@ -1,10 +1,10 @@
 """Runs a model on large images for the command: progress, file names, and what is left behind."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.progress import Progress, TaskID, TimeElapsedColumn
 
@@ -128,15 +128,15 @@ def detect_large(
     classes, palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
     annotations, images = [], []
     with Bars() as bars:
-        for number, path in zip(ids.images, paths, strict=True):
+        for number, path in zip(cast(Sequence[int], ids.images), paths, strict=True):
             image = open_image(path, scale)
             found = detect_windows(
                 model, image, window, overlap, lambda *d: bars.show('windows', *d)
             )
             boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
             result = Detections(boxes, scores, labels, None, classes, palette)
-            annotations += coco.annotations(result, int(number or 0), ids.categories)
-            images.append(coco.image_entry(int(number or 0), path, image.shape))
+            annotations += coco.annotations(result, number, ids.categories)
+            images.append(coco.image_entry(number, path, image.shape))
             if score_thr is not None:
                 picture, step = read_preview(image)
                 small = replace(result, boxes=boxes / step)

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from ..compat import revert_sync_bn
-from ..configs import bit_depth, nested_dicts, read_literals, resizing
+from ..configs import bit_depth, nested_dicts, read_literals, resizing, type_name
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
 from ..weights import read_checkpoint, read_weights, recognise, unwrap
@@ -80,8 +80,7 @@ def _read(checkpoint: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def _from_config(cfg: Config) -> XCiTTrunk:
     revert_sync_bn(cfg)
     for node in nested_dicts(cfg._cfg_dict):
-        kind = node.get('type')
-        if getattr(kind, '__name__', str(kind)).split('.')[-1] in TYPES:
+        if type_name(node) in TYPES:
             return MODELS.build(node)
     raise ValueError(f'the config has no {" or ".join(TYPES)}, which the pictures need')
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mmengine.logging import MessageHub, print_log
 
-from ..configs import nested_dicts, read_literals
+from ..configs import nested_dicts, read_literals, type_name
 
 # RGB, 0 to 255. All published weights were trained with these, in every format.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -49,7 +49,7 @@ def other_inputs(cfg: Mapping[str, Any]) -> str | None:
     settings = settings or cfg.get('data_preprocessor')
     while isinstance(settings, dict) and isinstance(settings.get('data_preprocessor'), dict):
         settings = settings['data_preprocessor']  # of several branches
-    kinds = {str(node.get('type')).rpartition('.')[2] for node in nested_dicts(dict(cfg))}
+    kinds = set(map(type_name, nested_dicts(dict(cfg))))
     if not isinstance(settings, dict) or 'Normalize' in kinds or 'LoadImageFromFile' not in kinds:
         return None
     is_rgb = bool(settings.get('bgr_to_rgb', settings.get('to_rgb')))

@@ -6,11 +6,14 @@ import pty
 import sys
 import threading
 
+import pytest
 import torch
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
 
 from tests.compat.test_compat import RUNNER
+from xcit_mm.engine.runner import check_moments
 
 WITH_BAR = RUNNER.replace(
     'runner.train()', "runner.register_hook(dict(type='ProgressBarHook'))\nrunner.train()"
@@ -58,3 +61,19 @@ def test_mixed_precision_only_with_cuda():
     )
     expected = AmpOptimWrapper if torch.cuda.is_available() else OptimWrapper
     assert type(wrapper) is expected
+
+
+def test_the_state_of_an_optimizer_with_another_order_of_parameters_is_refused():
+    """torch loads it by number, without a look at shapes."""
+    weight, bias = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))
+    wrappers = [
+        OptimWrapper(torch.optim.AdamW([{'params': [p]} for p in order]))
+        for order in ((weight, bias), (bias, weight))
+    ]
+    (weight.sum() + bias.sum()).backward()
+    wrappers[0].step()
+    check_moments(wrappers[0])
+    wrappers[1].load_state_dict(wrappers[0].state_dict())
+    for wrapper in (wrappers[1], OptimWrapperDict(one=wrappers[1])):
+        with pytest.raises(ValueError, match='another order of parameters'):
+            check_moments(wrapper)

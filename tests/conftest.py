@@ -48,7 +48,7 @@ config_module.FormatCode = format_once
 # How long the end of a data loader waits for each of its processes, which it then ends itself.
 data_utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
-# The same cases in every run of CI; new ones, and three times as many, in long runs.
+# The same cases in every run of CI; new ones, and ten times as many, in long runs.
 settings.register_profile('default', deadline=None, derandomize=True)
 settings.register_profile('long', deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'default'))

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from .cases import FLOATS, HALVES, cases, lay_out, pieces
 from .rounding import relative_error
 
-SCALE = 3 if settings.get_current_profile_name() == 'long' else 1
+SCALE = 10 if settings.get_current_profile_name() == 'long' else 1
 wanted: Counter = Counter()
 tried: Counter = Counter()
 
 
 def holds(count, **strategies):
-    """Test the property on so many cases, three times as many in the profile ``long``."""
+    """Test the property on so many cases, ten times as many in the profile ``long``."""
 
     def decorate(function):
         wanted[function.__name__] = SCALE * count
@@ -182,7 +182,7 @@ def test_at_least_a_thousand_cases(capsys):
 
 
 @pytest.mark.long
-def test_three_times_as_many_cases():
+def test_ten_times_as_many_cases():
     command = [sys.executable, '-m', 'pytest', '-q', '-m', 'not long', __file__]
     run = subprocess.run(command, env={**os.environ, 'HYPOTHESIS_PROFILE': 'long'})
     assert run.returncode == 0

@@ -25,7 +25,7 @@ from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
 from xcit_mm.files import write_atomically
-from xcit_mm.tables import best_value, format_metric, format_table
+from xcit_mm.tables import best_value, format_metric, format_table, metric_digits
 from xcit_mm_deploy.coco import annotations
 
 # What is exported, and the options for it.
@@ -226,7 +226,7 @@ def changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def change(key: str, value: float) -> str:
-    digits = 1 if key == 'mIoU' else 3  # in percent, and in parts of one
+    digits = metric_digits(key)
     return f'{round(value, digits) + 0.0:+.{digits}f}'
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from xcit_mm.cli.common import explain_errors
 from xcit_mm.errors import UserError
-from xcit_mm.tables import best_value
+from xcit_mm.tables import metric_digits
 
 from .studies import Record, Study, Task, add_run_arguments
 
@@ -72,7 +72,7 @@ def class_rows(task: str, records: list[Record]) -> list[dict[str, Any]]:
         found = [r for r in records if r['task'] == task and r['model'] == model]
         for name in dict.fromkeys(name for r in found for name in per_class(r['metrics'])):
             value = mean(per_class(r['metrics'])[name] for r in found)
-            digits = 3 if best_value(TASKS[task].curve) == 1 else 1
+            digits = metric_digits(TASKS[task].curve)
             rows.setdefault(name, {'class': name})[model] = round(value, digits)
     return list(rows.values())
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import cv2
+import numpy as np
+
 UNFINISHED = '.unfinished'
 
 
@@ -57,6 +60,16 @@ def write_atomically(path: str | os.PathLike, content: bytes | str) -> None:
     """
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_png(path: str | os.PathLike, picture: np.ndarray) -> None:
+    """Write a picture or labels as a PNG; see :func:`replacing`.
+
+    Args:
+        path (str or PathLike): The PNG.
+        picture (np.ndarray): uint8 BGR (H, W, 3), or labels (H, W) of 8 or 16 bits.
+    """
+    write_atomically(path, cv2.imencode('.png', picture)[1].tobytes())
 
 
 def check_writable(path: str | os.PathLike) -> None:

@@ -42,6 +42,11 @@ def best_value(metric: str) -> int:
     return 1 if 'AP' in metric else 100
 
 
+def metric_digits(metric: str) -> int:
+    """The decimals that a metric is written with, as :func:`best_value` scales it."""
+    return 3 if best_value(metric) == 1 else 1
+
+
 def format_metric(metric: str, value: float) -> str:
     """A metric to three digits, as :func:`best_value` scales it: AP 0.388, mIoU 45.8.
 
@@ -49,7 +54,7 @@ def format_metric(metric: str, value: float) -> str:
         metric (str): Its name.
         value (float): Its value.
     """
-    return f'{value:.{3 if best_value(metric) == 1 else 1}f}'
+    return f'{value:.{metric_digits(metric)}f}'
 
 
 def write_table(

@@ -224,6 +224,11 @@ def to_16_bit(image: np.ndarray, bit_depth: int) -> np.ndarray:
     return np.minimum(image, 2**bit_depth - 1) << (16 - bit_depth)
 
 
+def to_network_depth(image: np.ndarray, channels: int, bit_depth: int) -> np.ndarray:
+    """Scale a 16-bit image as networks take it: three channels to 8 bits, others to all 16."""
+    return (to_8_bit if channels == 3 else to_16_bit)(image, bit_depth)
+
+
 def bits_of(maximum: int) -> int:
     """The smallest of :data:`BIT_DEPTHS` that a largest value fits in."""
     return next(bits for bits in BIT_DEPTHS if maximum < 2**bits)

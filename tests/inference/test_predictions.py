@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.inference.predictions import write_labels
+from xcit_mm.files import write_png
 from xcit_mm_deploy.results import label_type
 
 
@@ -12,6 +12,6 @@ from xcit_mm_deploy.results import label_type
 def test_labels_of_any_number_of_classes_are_written(classes, dtype, tmp_path):
     labels = np.array([[0, 1, classes // 2], [classes - 2, classes - 1, 0]])
     path = tmp_path / 'labels.png'
-    write_labels(path, labels.astype(label_type(classes)))
+    write_png(path, labels.astype(label_type(classes)))
     written = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     assert written.dtype == dtype and written.tolist() == labels.tolist()

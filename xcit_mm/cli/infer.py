@@ -14,7 +14,7 @@ import torch
 
 import xcit_mm_deploy
 from xcit_mm_cli.arguments import SCORE_THR
-from xcit_mm_deploy.inputs import Source, to_8_bit, to_16_bit
+from xcit_mm_deploy.inputs import Source, to_network_depth
 
 from ..configs import bit_depth, category_ids
 from ..errors import BUILD_ERRORS, UserError
@@ -204,9 +204,9 @@ def infer_large(args: argparse.Namespace) -> int:
     with explaining_config(args.config, BUILD_ERRORS):
         inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
     model = inferencer.model
-    # As LoadImageFromFile and LoadChannels read them.
-    to_depth = to_8_bit if model.backbone.in_channels == 3 else to_16_bit
-    scale = functools.partial(to_depth, bit_depth=bit_depth(cfg) or 16)
+    scale = functools.partial(
+        to_network_depth, channels=model.backbone.in_channels, bit_depth=bit_depth(cfg) or 16
+    )
     if task == 'mmdet':
         classes, sources = model.dataset_meta['classes'], [str(path) for path in paths]
         if annotations is None:

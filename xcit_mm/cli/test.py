@@ -225,8 +225,9 @@ def main(args: argparse.Namespace) -> int:
         print(note)
     classes = class_rows(runner)
     if classes:
-        runner.logger.info('per class results:\n' + format_table(classes))
-        print('\n' + format_table(classes))
+        table = format_table(classes)
+        runner.logger.info('per class results:\n' + table)
+        print('\n' + table)
     if args.json:
         write_json(args.json, metrics, classes)
     for what, path in (

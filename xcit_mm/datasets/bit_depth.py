@@ -37,9 +37,11 @@ def maximum(path: str | Path) -> int | None:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         return None
-    content = path.read_bytes()
-    if content.startswith(b'\x89PNG') and content[24:25] != b'\x10':
-        return None  # the header says that it has fewer bits
+    with path.open('rb') as file:
+        content = file.read(25)
+        if content.startswith(b'\x89PNG') and content[24:] != b'\x10':
+            return None  # the header says that it has fewer bits
+        content += file.read()
     image = decode_any_depth(np.frombuffer(content, np.uint8))
     return int(image.max()) if image is not None and image.dtype == np.uint16 else None
 

@@ -15,7 +15,7 @@ from xcit_mm_deploy.draw import draw_detections, draw_segmentation, side_by_side
 from xcit_mm_deploy.inputs import read_image
 
 from ..configs import bit_depth
-from ..files import write_atomically
+from ..files import write_png
 
 
 @HOOKS.register_module()
@@ -33,6 +33,11 @@ class ComparisonHook(Hook):
         self, out_dir: str | None = None, show: bool = False, wait_time: float = 0.0
     ) -> None:
         self.out_dir, self.show, self.wait_time = out_dir, show, wait_time
+        self.bit_depth: int | None = None
+
+    def before_test(self, runner: Runner) -> None:
+        """Read from the config how images are read."""
+        self.bit_depth = bit_depth(runner.cfg)
 
     def after_test_iter(
         self,
@@ -44,12 +49,11 @@ class ComparisonHook(Hook):
         """Draw the images of a batch."""
         dataset = runner.test_loop.dataloader.dataset
         for sample in outputs or ():
-            image = read_image(sample.img_path, bit_depth(runner.cfg))
+            image = read_image(sample.img_path, self.bit_depth)
             picture = draw_comparison(image, sample.cpu(), dataset.metainfo)
             name = Path(_below(sample.img_path, getattr(dataset, 'data_prefix', {})))
             if self.out_dir:
-                content = cv2.imencode('.png', picture)[1].tobytes()
-                write_atomically(Path(self.out_dir) / name.with_suffix('.png'), content)
+                write_png(Path(self.out_dir) / name.with_suffix('.png'), picture)
             if self.show:
                 rgb = np.ascontiguousarray(picture[..., ::-1])
                 runner.visualizer.show(rgb, win_name=name.name, wait_time=self.wait_time)

@@ -22,9 +22,9 @@ def use_own_metrics(evaluator: Any) -> Any:
         return [use_own_metrics(each) for each in evaluator]
     if not isinstance(evaluator, dict):
         return evaluator
-    if 'metrics' in evaluator and type_name(evaluator).endswith('Evaluator'):
-        return {**evaluator, 'metrics': use_own_metrics(evaluator['metrics'])}
     kind = type_name(evaluator)
+    if 'metrics' in evaluator and kind.endswith('Evaluator'):
+        return {**evaluator, 'metrics': use_own_metrics(evaluator['metrics'])}
     if kind == 'CocoMetric':
         from .coco_metric import ConsistentCocoMetric
 

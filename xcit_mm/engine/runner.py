@@ -34,6 +34,13 @@ from .start import describe_run, describe_work
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
 
 
+def wrappers_in(optim_wrapper: Any) -> list[OptimWrapper]:
+    """The wrappers of all optimizers of a run, of which most have one."""
+    if isinstance(optim_wrapper, OptimWrapperDict):
+        return list(optim_wrapper.values())
+    return [optim_wrapper]
+
+
 def check_moments(optim_wrapper: Any) -> None:
     """Raise if the state of an optimizer belongs to parameters in another order.
 
@@ -42,8 +49,7 @@ def check_moments(optim_wrapper: Any) -> None:
     Args:
         optim_wrapper (OptimWrapper or OptimWrapperDict): What was resumed.
     """
-    is_dict = isinstance(optim_wrapper, OptimWrapperDict)
-    for wrapper in optim_wrapper.values() if is_dict else [optim_wrapper]:
+    for wrapper in wrappers_in(optim_wrapper):
         for parameter, state in wrapper.optimizer.state.items():
             for name in ('exp_avg', 'momentum_buffer'):
                 moment = state.get(name)
@@ -168,8 +174,7 @@ class GuardedRunner(Runner):
         """As in mmengine, and for ``base_lr`` of the log, which mmengine leaves as it was."""
         if not (auto_scale_lr or {}).get('enable'):
             return
-        is_dict = isinstance(optim_wrapper, OptimWrapperDict)
-        wrappers = list(optim_wrapper.values()) if is_dict else [optim_wrapper]
+        wrappers = wrappers_in(optim_wrapper)
         before = [max(group['lr'] for group in w.optimizer.param_groups) for w in wrappers]
         super().scale_lr(optim_wrapper, auto_scale_lr)
         for wrapper, rate in zip(wrappers, before, strict=True):

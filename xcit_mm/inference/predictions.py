@@ -4,13 +4,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 from rich.progress import track
 
 from xcit_mm_deploy.coco import write_items, write_predictions
 
-from ..files import replacing, write_atomically
+from ..files import replacing
 from .shards import Records
 
 # COCO's results format, which pycocotools reads: one file per kind, as masks have other areas.
@@ -20,16 +18,6 @@ RESULTS = {'bbox': 'results.bbox.json', 'segmentation': 'results.segm.json'}
 def results_path(task: str, out_dir: Path) -> Path:
     """Where predictions go: a file of detections, or a folder of label PNGs."""
     return out_dir / ('predictions.json' if task == 'detection' else 'labels')
-
-
-def write_labels(path: Path, labels: np.ndarray) -> None:
-    """Write a segmentor's predictions for one image.
-
-    Args:
-        path (Path): A PNG, of 8 or 16 bits.
-        labels (np.ndarray): uint8 or uint16 (H, W).
-    """
-    write_atomically(path, cv2.imencode('.png', labels)[1].tobytes())
 
 
 def write_detections(path: Path, records: Records) -> None:

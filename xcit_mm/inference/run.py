@@ -13,9 +13,9 @@ from xcit_mm_deploy import Detections, ImageError, coco
 from xcit_mm_deploy.inputs import ResultNames, Source, is_video, read_image
 
 from ..errors import is_out_of_memory
-from ..files import write_atomically
+from ..files import write_png
 from .ids import AnnotationFile, Ids, own_ids
-from .predictions import results_path, write_detections, write_labels
+from .predictions import results_path, write_detections
 from .predictors import Predictor, Result
 from .processes import ALONE, Process
 from .progress import Display
@@ -141,13 +141,12 @@ class Work:
             raise Skipped('cannot be read') from None
         result = self._predict(image)
         if self.score_thr is not None:
-            picture = cv2.imencode('.png', self._draw(image, result))[1].tobytes()
-            write_atomically(self.out_dir / 'vis' / f'{name}.png', picture)
+            write_png(self.out_dir / 'vis' / f'{name}.png', self._draw(image, result))
         if isinstance(result, Detections):
             entry = coco.image_entry(number, path, image.shape)
             found = coco.annotations(result, number, self.ids.categories)
             return {'image': entry, 'annotations': found}
-        write_labels(results_path(self.predictor.task, self.out_dir) / f'{name}.png', result.labels)
+        write_png(results_path(self.predictor.task, self.out_dir) / f'{name}.png', result.labels)
         return {}
 
     def run_on_video(self, source: Source, name: str, progress: Progress) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
-from ..files import replacing, write_atomically
+from ..files import replacing, write_atomically, write_png
 from .images import Image
 from .store import reserve
 from .windows import Window, pieces, tiles
@@ -134,13 +133,3 @@ def read_preview(image: Image) -> tuple[np.ndarray, int]:
 def _strips(height: int, step: int) -> Iterator[tuple[int, int]]:
     """Whole strips of the file, of which most rows are skipped: tiles are read once."""
     yield from pieces(height, step * max(TIFF_TILE // step, 1))
-
-
-def write_png(path: Path, picture: np.ndarray) -> None:
-    """Write a BGR picture.
-
-    Args:
-        path (Path): The PNG.
-        picture (np.ndarray): uint8 (H, W, 3).
-    """
-    write_atomically(path, cv2.imencode('.png', picture)[1].tobytes())

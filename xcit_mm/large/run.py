@@ -13,10 +13,10 @@ from xcit_mm_deploy.inputs import find_images
 from xcit_mm_deploy.results import Detections
 
 from ..errors import UserError
-from ..files import replacing
+from ..files import replacing, write_png
 from ..inference.ids import Ids
 from .images import Scale, TiffImage, open_image
-from .labels import Labels, read_preview, write_png, write_preview, write_tiff
+from .labels import Labels, read_preview, write_preview, write_tiff
 from .segment import WholeSegmentation, palette_of
 from .sliding import detect_windows, segment_windows
 from .units import format_bytes

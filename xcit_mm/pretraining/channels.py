@@ -9,7 +9,7 @@ import numpy as np
 from mmengine.logging import print_log
 from mmengine.registry import TRANSFORMS
 
-from xcit_mm_deploy.inputs import decode, to_8_bit, to_16_bit
+from xcit_mm_deploy.inputs import decode, to_8_bit, to_network_depth
 
 from ..configs import check_bit_depth
 
@@ -48,7 +48,7 @@ def read_channels(path: str, channels: int, bit_depth: int = 16) -> np.ndarray:
     image = image[..., None] if image.ndim == 2 else image
     if image.ndim != 3 or image.shape[2] != channels or 0 in image.shape:
         raise ValueError(f'its shape is {image.shape}, and {channels} channels were expected')
-    return (to_8_bit if channels == 3 else to_16_bit)(image, bit_depth)
+    return to_network_depth(image, channels, bit_depth)
 
 
 def _read_unchanged(path: str) -> np.ndarray:

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.run import headline, start_record, write_record
 from xcit_mm.demo.steps import SEGMENTOR, read_metrics, run_step, steps
 from xcit_mm.tables import format_metric
+from xcit_mm_cli.common import explain_errors
 
 RECORD = 'control.json'
 # Options of training and test that remove the attention from the backbone.

@@ -19,14 +19,14 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 from PIL import Image
 
-import xcit_mm_deploy
+import xcit_mm_runtime
 from dev.pages import write_between_marks
-from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_atomically
 from xcit_mm.tables import best_value, format_metric, format_table, metric_digits
-from xcit_mm_deploy.coco import annotations
+from xcit_mm_cli.common import explain_errors
+from xcit_mm_runtime.coco import annotations
+from xcit_mm_runtime.files import write_atomically
 
 # What is exported, and the options for it.
 PRECISIONS = {
@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.deploy_benchmark',
         description='Export the models of the demo in each precision. Measure accuracy on all '
-        'validation images through xcit_mm_deploy, next to that of "xcit-mm test"; size, speed and '
+        'validation images through xcit_mm_runtime, next to "xcit-mm test"; size, speed and '
         'memory, next to PyTorch. Writes the tables of docs/deploy.md and docs/deploy.json. Half '
         'an hour, most of it for exporting. Linux only.',
     )
@@ -80,7 +80,7 @@ def export_all(config: str, checkpoint: Path, name: str, folder: Path, *options:
     return files
 
 
-def detection_metrics(model: xcit_mm_deploy.Model, cfg: Config) -> dict[str, float]:
+def detection_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, float]:
     """COCO's mAP of boxes and masks on the validation set."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -105,7 +105,7 @@ def detection_metrics(model: xcit_mm_deploy.Model, cfg: Config) -> dict[str, flo
     return result
 
 
-def segmentation_metrics(model: xcit_mm_deploy.Model, cfg: Config) -> dict[str, float]:
+def segmentation_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, float]:
     """Mean IoU on the validation set, by mmseg's own computation."""
     from mmseg.evaluation import IoUMetric
 
@@ -163,7 +163,7 @@ def run_job(job: Job, args: argparse.Namespace) -> tuple[list[dict], list[dict],
     rows: list[dict[str, Any]] = [{'model': job.title, 'runs with': 'PyTorch'}]
     rows[0] |= {name: expected[key] for key, name in job.headline.items()}
     for precision, path in files.items():
-        metrics = evaluate(xcit_mm_deploy.load(path, args.threads), cfg)
+        metrics = evaluate(xcit_mm_runtime.load(path, args.threads), cfg)
         row = {name: metrics[key] for key, name in job.headline.items()}
         rows.append({'model': job.title, 'runs with': precision, **row})
         print(rows[-1], flush=True)
@@ -182,8 +182,8 @@ def run_large(args: argparse.Namespace) -> tuple[list[dict], dict]:
     """Costs of a larger model on a larger image, with random weights."""
     from mmengine.registry import MODELS, init_default_scope
 
-    from xcit_mm.cli.common import load_config
     from xcit_mm.compat import revert_sync_bn
+    from xcit_mm_cli.common import load_config
 
     checkpoint = args.out_dir / 'large.pth'
     if not checkpoint.exists():

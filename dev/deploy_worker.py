@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-import xcit_mm_deploy
+import xcit_mm_runtime
 from dev.memory import reset_peak, status
 
 Step = Callable[[], Any]
@@ -33,7 +33,7 @@ def build_step(runner: dict[str, Any], image: np.ndarray, threads: int) -> Step:
         threads (int): How many threads.
     """
     if 'onnx' in runner:
-        model = xcit_mm_deploy.load(runner['onnx'], threads)
+        model = xcit_mm_runtime.load(runner['onnx'], threads)
         model.resize = None
         return lambda: model(image)
     return _torch_step(runner, image, threads)
@@ -42,8 +42,8 @@ def build_step(runner: dict[str, Any], image: np.ndarray, threads: int) -> Step:
 def _torch_step(runner: dict[str, Any], image: np.ndarray, threads: int) -> Step:
     import torch
 
-    from xcit_mm.cli.common import load_config
     from xcit_mm.inference import build_inferencer
+    from xcit_mm_cli.common import load_config
 
     torch.set_num_threads(threads)
     cfg = load_config(runner['config'], runner.get('options'))
@@ -92,7 +92,7 @@ def measure_operators(job: dict[str, Any], image: np.ndarray) -> dict[str, Any]:
     """Each operator's share of the time of an exported model, by ONNX Runtime's profiler."""
     import onnxruntime
 
-    model = xcit_mm_deploy.load(job['runners'][0]['onnx'])
+    model = xcit_mm_runtime.load(job['runners'][0]['onnx'])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.enable_profiling = job['threads'], True
     model.resize = None
@@ -121,7 +121,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     image = np.random.default_rng(0).integers(0, 256, (*job['size'], 3), np.uint8)
     if job.get('image'):
-        image = xcit_mm_deploy.inputs.read_image(job['image'])
+        image = xcit_mm_runtime.inputs.read_image(job['image'])
     print('RESULT ' + json.dumps(MEASURES[job['measure']](job, image)))
 
 

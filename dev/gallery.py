@@ -14,8 +14,6 @@ from dev.class_probe import train_class_attention, with_class_attention
 from dev.margin import CocoObjects, auc
 from dev.object_margin import best, coco_objects, margin_rows
 from dev.pages import write_between_marks
-from xcit_mm.cli.common import explain_errors, load_config
-from xcit_mm.cli.visualize import load
 from xcit_mm.errors import UserError
 from xcit_mm.models.xcit import XCiT
 from xcit_mm.tables import format_table
@@ -25,6 +23,8 @@ from xcit_mm.visualization.load import Subject
 from xcit_mm.visualization.observe import Picture, draw, observe
 from xcit_mm.visualization.pictures import make_picture
 from xcit_mm_cli.arguments import DEFAULT_LAYERS
+from xcit_mm_cli.common import explain_errors, load_config
+from xcit_mm_cli.visualize import load
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)

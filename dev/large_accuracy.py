@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcit_mm.cli.common import explain_errors
 from xcit_mm.datasets.shapes.draw import draw_scene
 from xcit_mm.datasets.shapes.make import label_image
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
+from xcit_mm_cli.common import explain_errors
 
 CONFIG = 'xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py'
 CHECKPOINT = Path('work_dirs/demo/segmentor/iter_420.pth')
 SIDE = 96
-UNLABELLED = 255
+UNLABELED = 255
 
 
 def parse_args() -> argparse.Namespace:
@@ -52,23 +52,23 @@ def draw_mosaic(count: int) -> tuple[np.ndarray, np.ndarray]:
             scene = draw_scene(rng, SIDE, SIDE)
             here = slice(top, top + SIDE), slice(left, left + SIDE)
             image[here], labels[here] = scene.image[..., ::-1], label_image(scene)
-    return image, labels - np.uint8(1)  # 0, unlabelled, becomes 255
+    return image, labels - np.uint8(1)  # 0, unlabeled, becomes 255
 
 
 def mean_iou(found: np.ndarray, truth: np.ndarray, classes: int) -> float:
     from mmseg.evaluation import IoUMetric
 
     pair = (torch.from_numpy(labels.astype(np.int64)) for labels in (found, truth))
-    areas = IoUMetric.intersect_and_union(*pair, classes, UNLABELLED)
+    areas = IoUMetric.intersect_and_union(*pair, classes, UNLABELED)
     return 100 * float(np.nanmean(IoUMetric.total_area_to_metrics(*areas, ['mIoU'])['IoU']))
 
 
 def work(args: argparse.Namespace) -> int:
-    from xcit_mm.cli.common import load_config
     from xcit_mm.inference import build_inferencer
     from xcit_mm.large.segment import WholeSegmentation
     from xcit_mm.large.sliding import segment_windows
     from xcit_mm.large.whole import as_image
+    from xcit_mm_cli.common import load_config
 
     if not args.checkpoint.is_file():
         raise UserError(f'There is no {args.checkpoint}; "make demo" trains it.')

@@ -90,7 +90,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
     twin = copy.deepcopy(backbone)
     twin.init_cfg = None
     layers = cast(list[XCiTLayer], list(twin.layers))
-    # mmengine logs lines for each parameter that it initialises. logging.disable() does not reach
+    # mmengine logs lines for each parameter that it initializes. logging.disable() does not reach
     # its logger once that has logged something.
     logger = MMLogger.get_current_instance()
     level = logger.level
@@ -113,7 +113,7 @@ def untrained(backbone: XCiTTrunk) -> XCiTTrunk:
 
 
 class CocoObjects:
-    """Images of a data set in COCO's layout, RGB, each with the union of its objects.
+    """Images of a dataset in COCO's layout, RGB, each with the union of its objects.
 
     Args:
         images (Path): The folder of the images.

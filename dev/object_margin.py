@@ -1,4 +1,4 @@
-"""Query and key magnitude on objects against the background, over a data set."""
+"""Query and key magnitude on objects against the background, over a dataset."""
 
 import argparse
 import sys
@@ -10,14 +10,14 @@ from mmengine.config import Config
 from rich.progress import track
 
 from dev.margin import CocoObjects, object_margin, untrained
-from xcit_mm.cli.common import explain_errors, load_config
-from xcit_mm.cli.visualize import load
 from xcit_mm.configs import innermost_datasets
 from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.load import Subject
 from xcit_mm_cli.arguments import positive
+from xcit_mm_cli.common import explain_errors, load_config
+from xcit_mm_cli.visualize import load
 
 NAMES = ('queries', 'keys')
 
@@ -48,10 +48,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObjects:
-    """The data set of a detector's config.
+    """The dataset of a detector's config.
 
     Args:
-        cfg (Config): The config; the built-in data set is drawn if it is missing.
+        cfg (Config): The config; the built-in dataset is drawn if it is missing.
         loader (str): ``train_dataloader`` or ``val_dataloader``.
         limit (int, optional): Number of images. Defaults to None, all.
     """
@@ -59,7 +59,7 @@ def coco_objects(cfg: Config, loader: str, limit: int | None = None) -> CocoObje
     dataset = next(innermost_datasets(cfg[loader]))
     root = Path(dataset.get('data_root') or '')
     if not str(dataset.get('ann_file')).endswith('.json'):
-        raise UserError(f'The data set of {loader} in the config is not in COCO’s layout.')
+        raise UserError(f'The dataset of {loader} in the config is not in COCO’s layout.')
     return CocoObjects(root / dataset.data_prefix.img, root / dataset.ann_file, limit)
 
 

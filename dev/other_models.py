@@ -21,8 +21,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.compat import revert_sync_bn
-from xcit_mm.files import write_atomically
 from xcit_mm.tables import format_table
+from xcit_mm_runtime.files import write_atomically
 
 PAGE = Path(__file__).parents[1] / 'docs' / 'backbone.md'
 START, END = '<!-- written by python -m dev.other_models -->\n', '<!-- end of the table -->'

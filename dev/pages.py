@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_atomically
+from xcit_mm_runtime.files import write_atomically
 
 
 def write_between_marks(page: Path, parts: Mapping[str, str]) -> None:

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xcit_mm.cli.common import explain_errors
 from xcit_mm.demo.curves import read_curves
-from xcit_mm.files import write_atomically
 from xcit_mm.models.ablations import ABLATIONS
+from xcit_mm_cli.common import explain_errors
+from xcit_mm_runtime.files import write_atomically
 
 from .studies import Record, Study, Task, add_run_arguments, command, last_checkpoint, train
 
 OUT = Path('work_dirs/pretraining_study')
 # What is read from the log of a pre-training, besides the loss.
 LOGGED = ['information', 'accuracy/knn', 'accuracy/linear']
-# Data sets that are pre-trained on without labels, each with its config.
+# Datasets that are pre-trained on without labels, each with its config.
 DINO = {
     'shapes': 'configs/pretraining/dino_xcit_n12_8_shapes.py',
     'bccd': 'configs/pretraining/dino_xcit_n12_16_bccd.py',
@@ -38,7 +38,7 @@ def weights_of(data: str) -> Path:
 
 
 def start_from(data: str) -> tuple[str, ...]:
-    """Options that start a backbone from the teacher of a data set."""
+    """Options that start a backbone from the teacher of a dataset."""
     backbone = 'model.backbone.init_cfg'
     changes = dict(_delete_=True, type='Pretrained', checkpoint=weights_of(data))
     return tuple(f'{backbone}.{key}={value}' for key, value in changes.items())
@@ -116,7 +116,7 @@ STUDY = Study(
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.pretraining_study',
-        description='Pre-train XCiT-N12 with DINO on three small data sets, train detectors and '
+        description='Pre-train XCiT-N12 with DINO on three small datasets, train detectors and '
         'segmentors from that and from random weights, train the ablations, and write '
         'the tables and curves of docs/pretraining.md. Runs that are done are left out, '
         'interrupted ones are resumed. All of it takes almost two hours of one processor.',
@@ -129,7 +129,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def pretrain(data: str, threads: int) -> None:
-    """Pre-train on a data set and keep the teacher, unless that is done."""
+    """Pre-train on a dataset and keep the teacher, unless that is done."""
     folder = dino_folder(data)
     record = folder / 'record.json'
     if record.is_file():
@@ -152,7 +152,7 @@ def pretrain(data: str, threads: int) -> None:
 
 
 def dino_rows(records: list[Record]) -> list[dict[str, Any]]:
-    """A row per data set: loss, information and, with labels, the accuracy of the features."""
+    """A row per dataset: loss, information and, with labels, the accuracy of the features."""
     found = {r['model']: r for r in records if r['task'] == 'dino'}
     rows = []
     for record in (found[data] for data in DINO if data in found):

@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from xcit_mm.cli.common import explain_errors
 from xcit_mm.errors import UserError
 from xcit_mm.tables import metric_digits
+from xcit_mm_cli.common import explain_errors
 
 from .studies import Record, Study, Task, add_run_arguments
 

@@ -24,14 +24,14 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from dev.memory import status
-from xcit_mm.cli.common import explain_errors, load_config, task_of
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_atomically
 from xcit_mm.inference import find_sources, infer, load_predictor
 from xcit_mm.weights import read_weights
 from xcit_mm_cli.arguments import positive
-from xcit_mm_deploy.inputs import Source
+from xcit_mm_cli.common import explain_errors, load_config, task_of
+from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.inputs import Source
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_atomically
 from xcit_mm.tables import format_metric, format_table
 from xcit_mm_cli.arguments import positive
+from xcit_mm_runtime.files import write_atomically
 
 from .pages import write_between_marks
 
@@ -31,7 +31,7 @@ MAX_COLUMNS = 2
 
 @dataclass(frozen=True)
 class Task:
-    """Models that are compared on one data set.
+    """Models that are compared on one dataset.
 
     Args:
         title (str): What is trained on what.

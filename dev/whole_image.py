@@ -93,8 +93,8 @@ def draw(path: Path, side: int) -> Path:
                 tile = np.full((DRAWN, DRAWN, 3), shade, np.uint8)
                 for _ in range(8):
                     x, y, radius = (int(n) for n in random.integers(8, DRAWN, 3))
-                    colour = [int(n) for n in random.integers(0, 256, 3)]
-                    cv2.circle(tile, (x, y), radius // 6, colour, -1)
+                    color = [int(n) for n in random.integers(0, 256, 3)]
+                    cv2.circle(tile, (x, y), radius // 6, color, -1)
                 yield tile
 
     if not path.exists():
@@ -109,7 +109,7 @@ def load(args: argparse.Namespace) -> Any:
     import torch
     from mmengine.registry import init_default_scope
 
-    from xcit_mm.cli.common import load_config
+    from xcit_mm_cli.common import load_config
 
     cfg = load_config(args.config)
     init_default_scope(cfg.default_scope)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from xcit_mm.files import write_atomically
 from xcit_mm.stats import (
     MASK_RCNN,
     SEM_FPN,
@@ -23,6 +22,7 @@ from xcit_mm.stats import (
 )
 from xcit_mm.tables import format_table
 from xcit_mm.weights import published
+from xcit_mm_runtime.files import write_atomically
 
 PAPER = {
     'URL': 'https://arxiv.org/abs/2106.09681',

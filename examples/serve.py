@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-import xcit_mm_deploy
-from xcit_mm_deploy import Detections, ImageError, Model, ModelError, rle
-from xcit_mm_deploy.inputs import decode
+import xcit_mm_runtime
+from xcit_mm_runtime import Detections, ImageError, Model, ModelError, rle
+from xcit_mm_runtime.inputs import decode
 
 FORMATS = {'image/jpeg': 'JPEG', 'image/png': 'PNG', 'image/webp': 'WEBP', 'image/bmp': 'BMP'}
 ROUTES = {'/health': 'GET', '/predict': 'POST'}
@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--port', type=int, default=8000, help='default: %(default)s')
     args = parser.parse_args(argv)
     try:
-        model = xcit_mm_deploy.load(args.model)
+        model = xcit_mm_runtime.load(args.model)
     except ModelError as error:
         print(f'error: {error}', file=sys.stderr)
         return 2

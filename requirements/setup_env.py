@@ -75,7 +75,7 @@ def venv_python() -> Path:
 
 
 def pinned_versions() -> dict[str, str]:
-    """The versions that the requirements files ask for, by normalised name."""
+    """The versions that the requirements files ask for, by normalized name."""
     pins = {}
     for file in sorted(REQUIREMENTS.glob('*.txt')):
         for name, version in re.findall(r'^([\w.-]+)==([^\s;]+)', file.read_text(), re.M):

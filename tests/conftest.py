@@ -102,7 +102,7 @@ def small_data(small_shapes, tmp_path_factory):
 @pytest.fixture(scope='session')
 def trained(small_data, tmp_path_factory):
     """A function that returns a recipe with a tiny model, and its checkpoint after one step."""
-    from xcit_mm.cli import train
+    from xcit_mm_cli import train
 
     @functools.cache
     def train_once(head, patch_size=16):

@@ -20,7 +20,7 @@ SHORT = [path for path in CONFIGS if path.stem.endswith('_1x')]
 BOXES = [p for p in CONFIGS if re.fullmatch(r'faster_rcnn_xcit_(?!n12).*x', p.stem)]
 SIZE = (96, 160)
 STRIDES = (4, 8, 16, 32)
-# Classes by task and data set; the background of the shapes is a class of the segmentors.
+# Classes by task and dataset; the background of the shapes is a class of the segmentors.
 CLASSES = {
     'mmdet': {'shapes': 5, 'bccd': 3},
     'mmseg': {'shapes': 6, 'camvid': 11},

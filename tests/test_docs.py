@@ -167,7 +167,7 @@ def test_commands_have_the_options_that_are_shown(page, help_of):
 def test_every_option_in_a_sentence_belongs_to_a_command(help_of):
     asked = ['xcit-mm', *(f'xcit-mm {name}' for name in commands(help_of))]
     known = set().union(*(options(help_of(command)) for command in asked))
-    for folder in ('dev', 'examples', 'xcit_mm_deploy'):
+    for folder in ('dev', 'examples', 'xcit_mm_runtime'):
         for path in (ROOT / folder).rglob('*.py'):
             known |= options(path.read_text(encoding='utf-8'))
     known |= {'--no-deps'}  # of pip
@@ -192,7 +192,7 @@ def test_the_list_of_commands_is_complete(help_of):
     assert set(re.findall(r'`(?:xcit-mm )?([a-z-]+)`', listed)) == known
 
 
-@pytest.mark.parametrize('folder', ['docs', 'xcit_mm', 'xcit_mm_cli', 'xcit_mm_deploy', 'dev'])
+@pytest.mark.parametrize('folder', ['docs', 'xcit_mm', 'xcit_mm_cli', 'xcit_mm_runtime', 'dev'])
 def test_nothing_says_that_pip_finds_this_package(folder):
     """It is on no index: pip takes a clone or the wheel."""
     files = [p for p in (ROOT / folder).rglob('*') if p.suffix in ('.py', '.md')]

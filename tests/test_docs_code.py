@@ -189,7 +189,7 @@ OWN_DATA = [
 
 @pytest.mark.parametrize('name', OWN_DATA)
 def test_example_of_own_data_trains(name, small_shapes, tmp_path):
-    from xcit_mm.cli import train
+    from xcit_mm_cli import train
 
     from .tiny import short_run, shrink
 

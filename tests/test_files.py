@@ -2,7 +2,7 @@
 
 import pytest
 
-from xcit_mm.files import check_writable, replacing, write_atomically
+from xcit_mm_runtime.files import check_writable, replacing, write_atomically
 
 
 def names(folder):

@@ -130,8 +130,8 @@ def test_without_mmcv_the_import_fails_with_advice(tmp_path):
 
 
 def test_segmentation_alone_imports_every_command_but_the_demo(tmp_path):
-    modules = [f'xcit_mm.cli.{path.stem}' for path in (ROOT / 'xcit_mm' / 'cli').glob('[a-z]*.py')]
-    modules.remove('xcit_mm.cli.demo')
+    modules = [f'xcit_mm_cli.{path.stem}' for path in (ROOT / 'xcit_mm_cli').glob('[a-z]*.py')]
+    modules.remove('xcit_mm_cli.demo')
     environment = Environment(tmp_path, DETECTION)
     run = environment.run('-c', f'import {", ".join(modules)}')
     assert run.returncode == 0, run.stderr

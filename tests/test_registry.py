@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xcit_mm.cli.common import load_config
+from xcit_mm_cli.common import load_config
 
 from .tiny import BACKBONE, CONFIGS, LOADERS, ROOT
 
@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 import tests.conftest
 from tests.tiny import forget_runs
-from xcit_mm.cli import infer, test, train
+from xcit_mm_cli import infer, test, train
 weights = 'work/{}_1.pth'
 print('== train')
 assert train.main(['user.py', '--work-dir', 'work']) == 0

@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm check``; what it does is in xcit_mm/cli/check.py."""
+"""The same as ``xcit-mm check``; what it does is in xcit_mm_cli/check.py."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm convert-data``; what it does is in xcit_mm/cli/convert_data.py."""
+"""The same as ``xcit-mm convert-data``; what it does is in xcit_mm_cli/convert_data.py."""
 
 import functools
 import sys

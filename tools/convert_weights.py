@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm convert``; what it does is in xcit_mm/cli/convert.py."""
+"""The same as ``xcit-mm convert``; what it does is in xcit_mm_cli/convert.py."""
 
 import functools
 import sys

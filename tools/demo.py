@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm demo``; what it does is in xcit_mm/cli/demo.py."""
+"""The same as ``xcit-mm demo``; what it does is in xcit_mm_cli/demo.py."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm export``; what it does is in xcit_mm/cli/export.py."""
+"""The same as ``xcit-mm export``; what it does is in xcit_mm_cli/export.py."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm infer``; what it does is in xcit_mm/cli/infer.py."""
+"""The same as ``xcit-mm infer``; what it does is in xcit_mm_cli/infer.py."""
 
 import functools
 import sys

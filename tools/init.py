@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm init``; what it does is in xcit_mm/cli/init.py."""
+"""The same as ``xcit-mm init``; what it does is in xcit_mm_cli/init.py."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm merge``; what it does is in xcit_mm/cli/merge.py."""
+"""The same as ``xcit-mm merge``; what it does is in xcit_mm_cli/merge.py."""
 
 import functools
 import sys

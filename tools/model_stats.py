@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm stats``; what it does is in xcit_mm/cli/stats.py."""
+"""The same as ``xcit-mm stats``; what it does is in xcit_mm_cli/stats.py."""
 
 import functools
 import sys

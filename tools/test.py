@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm test``; what it does is in xcit_mm/cli/test.py."""
+"""The same as ``xcit-mm test``; what it does is in xcit_mm_cli/test.py."""
 
 import functools
 import sys

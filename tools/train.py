@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm train``; what it does is in xcit_mm/cli/train.py."""
+"""The same as ``xcit-mm train``; what it does is in xcit_mm_cli/train.py."""
 
 import functools
 import sys

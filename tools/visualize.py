@@ -1,4 +1,4 @@
-"""The same as ``xcit-mm visualize``; what it does is in xcit_mm/cli/visualize.py."""
+"""The same as ``xcit-mm visualize``; what it does is in xcit_mm_cli/visualize.py."""
 
 import functools
 import sys

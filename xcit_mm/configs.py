@@ -27,10 +27,10 @@ def nested_dicts(node: Any) -> Iterator[dict]:
 
 
 def innermost_datasets(node: Any) -> Iterator[Any]:
-    """The settings of the data sets of a data loader, without the wrappers around them.
+    """The settings of the datasets of a data loader, without the wrappers around them.
 
     Args:
-        node (dict): A data loader or a data set of a config. Anything else has no data sets.
+        node (dict): A data loader or a dataset of a config. Anything else has no datasets.
     """
     if not isinstance(node, dict):
         return

@@ -1,6 +1,6 @@
 """Errors that a user can fix, and how to tell that memory ran out."""
 
-from xcit_mm_deploy.errors import UserError
+from xcit_mm_runtime.errors import UserError
 
 __all__ = ['BUILD_ERRORS', 'TooSmallError', 'UserError', 'is_out_of_memory']
 

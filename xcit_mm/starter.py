@@ -106,7 +106,7 @@ train_pipeline = [
     # Leave the flip out if left and right matter. If up and down do not matter either:
     # prob=[0.25, 0.25, 0.25], direction=['horizontal', 'vertical', 'diagonal']
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),  # leave out if colour tells the classes apart
+    dict(type='PhotoMetricDistortion'),  # leave out if color tells the classes apart
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
@@ -181,7 +181,7 @@ train_pipeline = [
     dict(type='RandomResize', scale=scale, ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),  # leave out if left and right matter
-    dict(type='PhotoMetricDistortion'),  # leave out if colour tells the classes apart
+    dict(type='PhotoMetricDistortion'),  # leave out if color tells the classes apart
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
@@ -293,7 +293,7 @@ def _on_labels(data: Data) -> str:
         )
     return _comment(
         'Classes are numbered from 0: label 0 is the first name. If yours start at 1 and 0 means '
-        'unlabelled, set this to True and leave the first name out.'
+        'unlabeled, set this to True and leave the first name out.'
     )
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from .files import write_atomically
+from xcit_mm_runtime.files import write_atomically
 
 
 def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:

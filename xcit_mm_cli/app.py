@@ -109,10 +109,8 @@ def run(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -
     if problem:
         return _fail(problem)
     try:
-        # The doctor runs where xcit_mm cannot be imported.
-        package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
         module = name.replace('-', '_')
-        return importlib.import_module(f'{package}.{module}').main(args)
+        return importlib.import_module(f'xcit_mm_cli.{module}').main(args)
     except ImportError as error:
         # A package that says itself that another one is missing gives no name.
         missing = error.name or isinstance(error, ModuleNotFoundError)

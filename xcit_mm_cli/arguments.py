@@ -24,10 +24,10 @@ SCORE_THR, OVERLAP = 0.3, 256
 DEFAULT_LAYERS = 6
 # name -> what it shows
 PICTURES = {
-    'magnitude': 'the norm of each token’s normalised query and key',
+    'magnitude': 'the norm of each token’s normalized query and key',
     'class_attention': 'the attention from the class token to the patches, classifiers only',
     'covariance': 'the attention maps between channels, their entropy and temperatures',
-    'pyramid': 'the levels of a dense backbone as colours',
+    'pyramid': 'the levels of a dense backbone as colors',
 }
 
 
@@ -280,7 +280,7 @@ def export(parser: argparse.ArgumentParser) -> None:
         'three sizes of images. It is kept only if both agree; a report is written next to it.'
     )
     parser.epilog = (
-        'Input "image": float32 (N, C, H, W), normalised, channels in the order of the network, '
+        'Input "image": float32 (N, C, H, W), normalized, channels in the order of the network, '
         'or raw bytes with --uint8. Outputs: "logits" (N, K, H, W) or "labels" (N, H, W) of a '
         'segmentor; "boxes", "scores", "labels" and "masks" of a detector; "level_0"... of a '
         'backbone. The metadata of the file describe the rest (docs/deploy.md).'
@@ -308,7 +308,7 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--uint8',
         action='store_true',
-        help='take raw bytes (N, C, H, W), and normalise them inside the graph',
+        help='take raw bytes (N, C, H, W), and normalize them inside the graph',
     )
     parser.add_argument(
         '--channel-order',
@@ -419,7 +419,7 @@ def visualize(parser: argparse.ArgumentParser) -> None:
 
 def check(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Check the data sets of a config: decode every image and label and inspect every '
+        'Check the datasets of a config: decode every image and label and inspect every '
         'annotation. Exit status: 0 if a run can use all of it, 1 if there are errors, 2 if it '
         'could not be checked.'
     )
@@ -585,7 +585,7 @@ def demo(parser: argparse.ArgumentParser) -> None:
 
 def shapes(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Draw a data set of shapes in COCO's layout (FOLDER/coco) and in ADE20k's (FOLDER/ade). "
+        "Draw a dataset of shapes in COCO's layout (FOLDER/coco) and in ADE20k's (FOLDER/ade). "
         'The same arguments give the same bytes.'
     )
     parser.add_argument('folder', nargs='?', default='data/shapes', help='default: %(default)s')
@@ -722,11 +722,11 @@ COMMANDS = {
     'merge': Command('put together what several processes of infer have found', merge),
     'export': Command('write a model to one file, ONNX or torch.export, and check it', export),
     'visualize': Command('draw what an XCiT looks at', visualize),
-    'check': Command('find problems in a data set', check),
+    'check': Command('find problems in a dataset', check),
     'convert-data': Command("convert boxes from Pascal VOC's or YOLO's format", convert_data),
     'convert': Command('convert weights to a clean safetensors file', convert),
     'stats': Command("count parameters and GFLOPs, next to the paper's", stats),
     'demo': Command('train, evaluate and show two models on drawn images, in minutes', demo),
-    'shapes': Command('draw a small data set to try things out', shapes),
+    'shapes': Command('draw a small dataset to try things out', shapes),
     'doctor': Command('say what is missing in this environment, and how to fix it', doctor),
 }

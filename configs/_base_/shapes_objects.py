@@ -1,4 +1,4 @@
-# The objects of the built-in data set, each cut out as an image of one class.
+# The objects of the built-in dataset, each cut out as an image of one class.
 _base_ = './shapes.py'
 
 objects_root = f'{_base_.shapes.root}/coco'

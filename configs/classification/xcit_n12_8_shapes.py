@@ -1,4 +1,4 @@
-# The objects of the built-in data set, classified from scratch: minutes on two cores.
+# The objects of the built-in dataset, classified from scratch: minutes on two cores.
 _base_ = ['./xcit_n12_8_in1k.py', '../_base_/shapes_objects.py', '../_base_/short_run.py']
 
 small = dict(type='TimmTransform', input_size=48, interpolation='bicubic')

@@ -1,4 +1,4 @@
-# Mask R-CNN with slim heads, trained from scratch on the built-in data set: minutes on two cores.
+# Mask R-CNN with slim heads, trained from scratch on the built-in dataset: minutes on two cores.
 _base_ = [
     '_base_/models/mask_rcnn_xcit.py',
     '_base_/models/slim_heads.py',

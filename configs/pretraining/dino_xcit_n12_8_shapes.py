@@ -1,4 +1,4 @@
-# DINO on the built-in data set, without labels: minutes on two cores.
+# DINO on the built-in dataset, without labels: minutes on two cores.
 _base_ = ['_base_/dino_short.py', '../_base_/shapes_objects.py']
 
 epochs = 4

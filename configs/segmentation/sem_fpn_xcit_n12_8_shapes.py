@@ -1,4 +1,4 @@
-# Semantic FPN, trained from scratch on the built-in data set: minutes on two cores.
+# Semantic FPN, trained from scratch on the built-in dataset: minutes on two cores.
 _base_ = [
     '_base_/models/sem_fpn_xcit.py',
     '_base_/datasets/shapes_semantic.py',

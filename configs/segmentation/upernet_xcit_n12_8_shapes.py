@@ -1,4 +1,4 @@
-# UperNet, trained from scratch on the built-in data set: minutes on two cores.
+# UperNet, trained from scratch on the built-in dataset: minutes on two cores.
 _base_ = [
     '_base_/models/upernet_xcit.py',
     '_base_/datasets/shapes_semantic.py',

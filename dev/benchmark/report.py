@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from xcit_mm.files import write_atomically
 from xcit_mm.tables import format_table
+from xcit_mm_runtime.files import write_atomically
 
 from . import jobs, peers
 from .bars import Result, bars

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from xcit_mm.cli.common import load_config
 from xcit_mm.errors import UserError
 from xcit_mm.visualization.pictures import PICTURES
 from xcit_mm_cli import COMMANDS, arguments, main
+from xcit_mm_cli.common import load_config
 
 ROOT = Path(__file__).parents[2]
 TOOLS = sorted((ROOT / 'tools').glob('*.py'))
@@ -50,7 +50,7 @@ def test_every_command_has_help(name, capsys):
 
 
 def command(name):
-    package = 'xcit_mm_cli' if name == 'doctor' else 'xcit_mm.cli'
+    package = 'xcit_mm_cli'
     return importlib.import_module(f'{package}.{name.replace("-", "_")}').main
 
 

@@ -14,7 +14,7 @@ FORBIDDEN = Path('/sys/xcit_mm')
 
 
 def call(command, *words):
-    return importlib.import_module(f'xcit_mm.cli.{command}').main([str(word) for word in words])
+    return importlib.import_module(f'xcit_mm_cli.{command}').main([str(word) for word in words])
 
 
 @pytest.fixture(scope='module')

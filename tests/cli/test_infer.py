@@ -15,12 +15,12 @@ from mmseg.datasets import ADE20KDataset
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.cli import infer, test
 from xcit_mm.inference import run, shards, videos
 from xcit_mm.inference.predictors import class_info
-from xcit_mm_deploy import inputs
-from xcit_mm_deploy.__main__ import main as xcit_mm_deploy_main
-from xcit_mm_deploy.draw import SEGMENTATION_OPACITY, colors
+from xcit_mm_cli import infer, test
+from xcit_mm_runtime import inputs
+from xcit_mm_runtime.__main__ import main as xcit_mm_runtime_main
+from xcit_mm_runtime.draw import SEGMENTATION_OPACITY, colors
 
 from ..runtime import graphs
 
@@ -64,14 +64,14 @@ def test_a_segmentor(trained, images, tmp_path):
     labels = cv2.imread(str(out / 'labels' / '0.png'), cv2.IMREAD_UNCHANGED)
     image = cv2.imread(str(images / '0.jpg'))
     assert labels.shape == image.shape[:2] and labels.dtype == np.uint8
-    # The colours are those of ADE20k, with which the checkpoint was trained.
+    # The colors are those of ADE20k, with which the checkpoint was trained.
     picture = cv2.imread(str(out / 'vis' / '0.png'))[: len(image), : image.shape[1]]
     painted = np.array(ADE20KDataset.METAINFO['palette'])[labels][..., ::-1]
     mixed = image * (1 - SEGMENTATION_OPACITY) + painted * SEGMENTATION_OPACITY
     assert np.abs(picture - mixed).max() <= 1
 
 
-def test_classes_and_colours_are_those_of_the_checkpoint_then_of_the_config(trained):
+def test_classes_and_colors_are_those_of_the_checkpoint_then_of_the_config(trained):
     cfg = Config.fromfile(trained('sem_fpn')[0])
     init_default_scope('mmseg')
     ade = ADE20KDataset.METAINFO
@@ -80,7 +80,7 @@ def test_classes_and_colours_are_those_of_the_checkpoint_then_of_the_config(trai
     cfg.model.decode_head.num_classes = 2
     assert class_info(cfg, {'meta': {'dataset_meta': own}}) == own
     assert class_info(cfg, {'meta': old}) == own
-    # Colours of other classes are not used.
+    # Colors of other classes are not used.
     found = class_info(cfg, {'meta': {'dataset_meta': {'classes': ['a', 'b']}}})
     assert found['palette'] == [list(color[::-1]) for color in colors(2)]
     cfg.model.decode_head.num_classes = 3
@@ -324,7 +324,7 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
     assert infer.main(words) == 1
     printed = capfd.readouterr().out
     assert '2 of 4 images' in printed and 'too thin to be resized' in printed
-    assert xcit_mm_deploy_main([str(model), str(images), '--out-dir', str(plain_dir)]) == 1
+    assert xcit_mm_runtime_main([str(model), str(images), '--out-dir', str(plain_dir)]) == 1
     for one, other in ((infer_dir, plain_dir), (plain_dir, infer_dir)):
         for path in one.rglob('*.*'):
             assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path

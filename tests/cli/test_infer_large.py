@@ -8,8 +8,8 @@ import pytest
 import tifffile
 from mmdet.datasets import CocoDataset
 
-from xcit_mm.cli import infer
 from xcit_mm.large import segment
+from xcit_mm_cli import infer
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.cli import infer, merge
 from xcit_mm.errors import UserError
 from xcit_mm.inference import run
 from xcit_mm.inference.processes import ALONE, device_of, this_process
 from xcit_mm.inference.shards import Job, Journal, Shard, open_journal
-from xcit_mm_deploy import inputs
+from xcit_mm_cli import infer, merge
+from xcit_mm_runtime import inputs
 
 from ..engine.runs import wait_for
 from ..runtime import graphs

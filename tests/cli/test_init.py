@@ -12,8 +12,6 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmseg.datasets import ADE20KDataset
 
-from xcit_mm.cli import check, init, train
-from xcit_mm.cli.common import load_config
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.bit_depth import warn_of_unused_bits
 from xcit_mm.datasets.find import find_coco, find_labels, looks_like_instances, split_content
@@ -22,9 +20,11 @@ from xcit_mm.deploy.graph import Preprocess
 from xcit_mm.deploy.metadata import describe
 from xcit_mm.errors import UserError
 from xcit_mm.inference.predictors import load_predictor
-from xcit_mm.pretraining import UnlabelledFolder
+from xcit_mm.pretraining import UnlabeledFolder
 from xcit_mm.starter import Choice, schedule
-from xcit_mm_deploy import read_image
+from xcit_mm_cli import check, init, train
+from xcit_mm_cli.common import load_config
+from xcit_mm_runtime import read_image
 
 from ..datasets.own_data import write_labels, write_voc, write_yolo
 from ..tiny import shrink
@@ -290,7 +290,7 @@ def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, caps
 def test_bits_that_nobody_stated_are_noticed_before_training(tmp_path, capfd):
     write_values(tmp_path / 'data', [0, 1, 2])
     cfg = Config(dict(train_dataloader=dict(dataset=dict(type='Own', pipeline=[]))))
-    dataset = UnlabelledFolder(data_root='data', data_prefix=dict(img_path='images'))
+    dataset = UnlabeledFolder(data_root='data', data_prefix=dict(img_path='images'))
     warn_of_unused_bits(dataset, cfg)
     for path in (tmp_path / 'data/images').iterdir():
         cv2.imwrite(str(path), np.full((32, 32), 4000, np.uint16))
@@ -317,7 +317,7 @@ def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):
     words = ['segmentation', '--data', 'data', '--scratch', '--force']
     assert call(init, *words) == 0
     printed, written = capsys.readouterr().out, Path('data.py').read_text()
-    assert '0 is the first class, not unlabelled: 50.0 % of the pixels, in 3 of 3 files' in printed
+    assert '0 is the first class, not unlabeled: 50.0 % of the pixels, in 3 of 3 files' in printed
     assert '2 is a class, not void: 25.0 % of the pixels, in 3 of 3 files' in printed
     assert 'If not: --void 2' in printed
     comments = written.replace('\n# ', ' ')
@@ -355,7 +355,7 @@ def test_labels_that_cannot_be_meant_are_explained(values, options, message, tmp
     assert message in error and len(error.splitlines()) == 1
 
 
-def test_labels_in_colours_are_explained(tmp_path, capsys):
+def test_labels_in_colors_are_explained(tmp_path, capsys):
     write_values(tmp_path / 'data', [0, 1])
     cv2.imwrite('data/labels/a.png', np.zeros((32, 32, 3), np.uint8))
     assert call(init, 'segmentation', '--data', 'data') == 2

@@ -1,6 +1,6 @@
 import json
 
-from xcit_mm.cli import stats
+from xcit_mm_cli import stats
 
 
 def is_the_papers(row):

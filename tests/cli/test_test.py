@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from xcit_mm.cli import test
 from xcit_mm.errors import UserError
-from xcit_mm_cli import parse_args
+from xcit_mm_cli import parse_args, test
 
 TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
 

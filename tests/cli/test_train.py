@@ -12,10 +12,9 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from xcit_mm.cli import test, train
 from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
-from xcit_mm_cli import parse_args
+from xcit_mm_cli import parse_args, test, train
 
 from ..tiny import HEADS, ROOT, write_config
 

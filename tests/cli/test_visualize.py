@@ -6,9 +6,9 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from xcit_mm.cli import visualize
 from xcit_mm.visualization import load
 from xcit_mm.visualization.load import load_subject
+from xcit_mm_cli import visualize
 
 from ..limits import limited_memory
 
@@ -34,9 +34,9 @@ def run(weights, tmp_path):
 
 
 KINDS = {
-    'one colour': lambda image: np.full_like(image, 77),
+    'one color': lambda image: np.full_like(image, 77),
     'one patch': lambda image: image[:8, :8],
-    'grey-scale': lambda image: image[..., 0],
+    'gray-scale': lambda image: image[..., 0],
     'alpha': lambda image: np.dstack([image, image[..., 0]]),
     'sixteen bits': lambda image: image.astype(np.uint16) * 257,
     'long': lambda image: np.tile(image[:8], (1, 12, 1)),
@@ -136,7 +136,7 @@ def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypat
     assert call('--full-size') == (900, 1200)
     # Without a config, the one in the checkpoint is read.
     subject = load_subject(str(checkpoint), Config.fromfile(config))
-    monkeypatch.setattr(load, '_from_weights', lambda recognised: subject.backbone)
+    monkeypatch.setattr(load, '_from_weights', lambda recognized: subject.backbone)
     assert load_subject(str(checkpoint)).resize == {'scale': [160, 96], 'keep_ratio': True}
 
 

@@ -11,11 +11,11 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from xcit_mm.cli import check, infer, test, train
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
 from xcit_mm.engine.images import images_of
+from xcit_mm_cli import check, infer, test, train
 
 from ..limits import limited_memory
 from ..tiny import write_config

@@ -8,10 +8,10 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.cli import convert_data
 from xcit_mm.datasets.check.coco import check_coco, read_coco
 from xcit_mm.datasets.check.problems import CHANGED, LEFT_OUT
 from xcit_mm.datasets.convert.source import split_randomly
+from xcit_mm_cli import convert_data
 
 from .own_data import read_shapes, write_voc, write_yolo, xml
 

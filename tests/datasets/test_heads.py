@@ -5,10 +5,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from xcit_mm.cli import check, test, train
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.datasets.check.heads import check_heads
 from xcit_mm.errors import UserError
+from xcit_mm_cli import check, test, train
 
 from ..tiny import recipe, write_config
 

@@ -8,10 +8,10 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from xcit_mm.cli import check, test, train
 from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.guard import build_guarded
 from xcit_mm.datasets.label_folder import LabelFolder
+from xcit_mm_cli import check, test, train
 
 from ..tiny import ROOT, write_config
 

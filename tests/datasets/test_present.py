@@ -3,9 +3,9 @@
 import pytest
 from mmengine.config import Config
 
-from xcit_mm.cli import check, train
 from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
+from xcit_mm_cli import check, train
 
 SHAPES = dict(root='data/shapes', train=2, val=1, size=48, seed=0)
 TRAIN = dict(ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from xcit_mm.cli.shapes import main
 from xcit_mm.datasets.shapes import CLASSES, ensure_shapes, make_shapes
 from xcit_mm.datasets.shapes.draw import draw_scene
+from xcit_mm_cli.shapes import main
 
 
 @pytest.fixture(scope='module')

@@ -13,10 +13,10 @@ import pytest
 import torch
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.cli import test
-from xcit_mm.cli.common import load_config
 from xcit_mm.demo.run import run_demo
 from xcit_mm.errors import UserError
+from xcit_mm_cli import test
+from xcit_mm_cli.common import load_config
 
 from ..engine.runs import saved_step, wait_for
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from mmengine.config import Config
 
-import xcit_mm_deploy
-from xcit_mm.cli import export, infer
+import xcit_mm_runtime
 from xcit_mm.deploy import check
 from xcit_mm.deploy import export as deploy
 from xcit_mm.deploy.export import report_path
 from xcit_mm.deploy.precision import split_linear, to_half
 from xcit_mm.deploy.support import check_supported
 from xcit_mm.errors import UserError
+from xcit_mm_cli import export, infer
 
 from ..tiny import ROOT, WIDTH, forget_runs
 from .models import build, config, faster, write
@@ -238,7 +238,7 @@ def test_smaller_files(kind, option, precision, share, request, monkeypatch, sma
     assert report['passed'] and report['metadata']['precision'] == precision
     assert out.stat().st_size < share * path.stat().st_size
     image = str(next((small_shapes / 'coco' / 'val2017').iterdir()))
-    ours, theirs = (xcit_mm_deploy.load(file)(image) for file in (out, path))
+    ours, theirs = (xcit_mm_runtime.load(file)(image) for file in (out, path))
     if kind == 'segmentor':
         assert (ours.labels == theirs.labels).mean() > 0.95
     else:

@@ -7,9 +7,9 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from dev.control import NEGATIVES, WITHOUT_XCA, run_control
-from xcit_mm.cli.common import load_config
 from xcit_mm.demo.steps import SEGMENTOR
 from xcit_mm.errors import UserError
+from xcit_mm_cli.common import load_config
 
 
 def test_the_control_compares_two_trainings(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from dev.margin import object_margin as measure
 from dev.pages import write_between_marks
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
-from xcit_mm.visualization import Normalise, query_key_magnitude
+from xcit_mm.visualization import Normalize, query_key_magnitude
 
 from ..tiny import forget_runs
 
@@ -39,7 +39,7 @@ def test_cover_counts_only_pixels_within_the_image():
 def test_margin_is_measured_on_objects_and_background(backbone, image):
     mask = np.zeros(image.shape[:2], bool)
     mask[16:40, 24:64] = True
-    margin = measure(backbone, [(image, mask), (image, ~mask)], Normalise())
+    margin = measure(backbone, [(image, mask), (image, ~mask)], Normalize())
     maps = query_key_magnitude(backbone, image)
     on = np.zeros(maps.shape[2:], bool)
     on[2:5, 3:8] = True
@@ -50,10 +50,10 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
             assert margin.ratio[layer, i] == pytest.approx((ratio + 1 / ratio) / 2, rel=1e-5)
             # With objects and background swapped, the two sides of 0.5 cancel.
             assert margin.auc[layer, i] == pytest.approx(0.5)
-    alone = measure(backbone, [(image, mask)], Normalise())
+    alone = measure(backbone, [(image, mask)], Normalize())
     assert alone.auc[0, 1] == pytest.approx(auc(maps[0, 1][on], maps[0, 1][~on]))
     with pytest.raises(ValueError, match='no image has both'):
-        measure(backbone, [(image, np.zeros_like(mask))], Normalise())
+        measure(backbone, [(image, np.zeros_like(mask))], Normalize())
 
 
 def test_untrained_is_the_same_network_with_initial_weights(backbone):

@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
-from xcit_mm.files import UNFINISHED
+from xcit_mm_runtime.files import UNFINISHED
 
 ROOT = Path(__file__).parents[2]
 

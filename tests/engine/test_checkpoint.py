@@ -12,7 +12,6 @@ import torch
 from mmengine.config import Config
 
 from tests.engine import runs
-from xcit_mm.cli.train import keep_seed
 from xcit_mm.engine.checkpoint import (
     UNFINISHED,
     AtomicBackend,
@@ -21,6 +20,7 @@ from xcit_mm.engine.checkpoint import (
 )
 from xcit_mm.errors import UserError
 from xcit_mm.weights import CheckpointError, use_strict_reader
+from xcit_mm_cli.train import keep_seed
 
 # Trains with a checkpoint per epoch, in a child that kills itself just before its n-th call of a
 # function that changes files, for n = 0, 1, 2... until a child reaches the end. After each kill it

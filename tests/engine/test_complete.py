@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from xcit_mm.cli import test
 from xcit_mm.engine import IncompleteWeightsError, LoadWatch
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm_cli import test
 
 from ..tiny import write_config
 from ..weights.test_formats import to_released
@@ -98,7 +98,7 @@ def test_a_complete_checkpoint_is_accepted(head, change, trained, tmp_path):
 
 def test_averaged_weights_are_accepted(small_data, tmp_path):
     """mmengine's EMAHook loads, and swaps weights before and after a test."""
-    from xcit_mm.cli import train
+    from xcit_mm_cli import train
 
     config = write_config(tmp_path, 'seg', small_data)
     config.write_text(config.read_text() + "\ncustom_hooks = [dict(type='EMAHook')]\n")

@@ -1,4 +1,4 @@
-"""A detector is evaluated on the images of its data set, and on all objects in them."""
+"""A detector is evaluated on the images of its dataset, and on all objects in them."""
 
 import json
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def loop_on(dataset, ann_file, kind=CocoMetric, **settings):
 
 @pytest.fixture
 def data(small_shapes):
-    """A function that returns the data set, of some images, and its annotation file."""
+    """A function that returns the dataset, of some images, and its annotation file."""
     file = small_shapes / 'coco/annotations/instances_val2017.json'
     categories = json.loads(file.read_text())['categories']
     classes = tuple(category['name'] for category in categories)
@@ -64,7 +64,7 @@ def evaluate(metric, dataset, share=1.0):
 
 
 def score(metric, dataset):
-    """The AP of perfect detections in all images of a data set."""
+    """The AP of perfect detections in all images of a dataset."""
     return evaluate(metric, dataset)['coco/bbox_mAP']
 
 
@@ -93,7 +93,7 @@ def test_the_annotations_of_other_images_are_refused(data, tmp_path):
 
 @pytest.fixture
 def crowded(tmp_path):
-    """A function that returns a data set with so many squares per image, and its annotations."""
+    """A function that returns a dataset with so many squares per image, and its annotations."""
 
     def build(objects):
         squares = [[20 * (i % 20), 20 * (i // 20), 12, 12] for i in range(objects)]

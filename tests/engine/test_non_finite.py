@@ -15,8 +15,6 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from tests.engine import runs
-from xcit_mm.cli import train as command
-from xcit_mm.cli.train import train
 from xcit_mm.engine import (
     NonFiniteError,
     NonFiniteHook,
@@ -24,6 +22,8 @@ from xcit_mm.engine import (
     SeededInfiniteSampler,
 )
 from xcit_mm.errors import UserError
+from xcit_mm_cli import train as command
+from xcit_mm_cli.train import train
 
 BAD_GRADIENT = 100.0
 

@@ -15,10 +15,10 @@ import yaml
 from mmengine.config import Config
 
 from tests.engine import runs
-from xcit_mm.cli.train import choose_start
 from xcit_mm.errors import UserError
-from xcit_mm.files import UNFINISHED
 from xcit_mm_cli import parse_args
+from xcit_mm_cli.train import choose_start
+from xcit_mm_runtime.files import UNFINISHED
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 SEED = ['--seed', '1']

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.files import write_png
-from xcit_mm_deploy.results import label_type
+from xcit_mm_runtime.files import write_png
+from xcit_mm_runtime.results import label_type
 
 
 @pytest.mark.parametrize('classes, dtype', [(256, np.uint8), (257, np.uint16), (847, np.uint16)])

@@ -10,7 +10,7 @@ import tifffile
 from xcit_mm.errors import UserError
 from xcit_mm.large import open_image
 from xcit_mm.large.windows import Window
-from xcit_mm_deploy.inputs import to_8_bit
+from xcit_mm_runtime.inputs import to_8_bit
 
 WINDOWS = [Window(0, 70, 0, 90), Window(3, 50, 17, 90), Window(40, 41, 60, 61)]
 
@@ -46,9 +46,9 @@ def test_windows_of_a_tiff(options, pixels, tmp_path):
 def test_windows_of_arrays_and_small_pictures(pixels, tmp_path):
     np.save(tmp_path / 'scene.npy', pixels)
     assert_windows(open_image(tmp_path / 'scene.npy'), pixels)
-    grey = pixels[..., 0].astype(np.uint16) * 200
-    tifffile.imwrite(tmp_path / 'grey.tif', grey)
-    assert_windows(open_image(tmp_path / 'grey.tif'), grey[..., None])
+    gray = pixels[..., 0].astype(np.uint16) * 200
+    tifffile.imwrite(tmp_path / 'gray.tif', gray)
+    assert_windows(open_image(tmp_path / 'gray.tif'), gray[..., None])
 
 
 def test_16_bit_values_are_scaled_in_every_format(pixels, tmp_path):

@@ -51,7 +51,7 @@ class Case:
         """The backbone in its mode. Models with the same parameters have the same weights."""
         arguments = {**self.arguments, **changes}
         model = _built(self.dtype, tuple(sorted(arguments.items())))
-        randomise(model)
+        randomize(model)
         model.zero_grad()
         return model.train(self.training)
 
@@ -161,7 +161,7 @@ def _built(dtype: torch.dtype, arguments: tuple) -> XCiT:
     return XCiT(**{**options, 'arch': TINY.get(options['arch'], 'n12')}).to(dtype)
 
 
-def randomise(model: XCiT) -> None:
+def randomize(model: XCiT) -> None:
     """Weights, norms and statistics of any size; the same for the same parameters."""
     generator = torch.Generator().manual_seed(0)
     for name, tensor in model.state_dict().items():

@@ -12,7 +12,7 @@ from xcit_mm.models.fast.chunks import batch_chunks
 from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA
 
-from .cases import TINY, randomise
+from .cases import TINY, randomize
 from .rounding import relative_error
 
 NEEDS_CUDA_BUILD = pytest.mark.skipif(
@@ -73,7 +73,7 @@ def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
 
 def tiny(**options):
     torch.manual_seed(0)
-    return randomise(
+    return randomize(
         XCiT(TINY['2 layers'], out_indices=(0, 1), strides=(4, 8), drop_path_rate=0.0, **options)
     )
 

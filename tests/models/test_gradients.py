@@ -5,7 +5,7 @@ import torch
 
 from xcit_mm.models import XCiT, XCiTClassifier
 
-from .cases import TINY, randomise
+from .cases import TINY, randomize
 
 STEP = 1e-6
 # Of the size of the step's square and of the rounding of the loss over the step, each below 1e-8
@@ -18,7 +18,7 @@ def build(kind, **options):
         model = XCiTClassifier(TINY['2 layers'], 16, num_classes=5, **options)
     else:
         model = XCiT(TINY['2 layers'], 16, out_indices=(0, 1), strides=(4, 8), **options)
-    randomise(model)
+    randomize(model)
     return model.double().train()
 
 

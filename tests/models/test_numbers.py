@@ -7,7 +7,7 @@ import torch
 
 from xcit_mm.models import XCiT
 
-from .cases import HALVES, TINY, randomise
+from .cases import HALVES, TINY, randomize
 
 # Largest relative error of a level under autocast, as docs/backbone.md states it.
 BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -15,7 +15,7 @@ BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 def backbone(arch, patch_size, **options):
     model = XCiT(arch, patch_size, **options).eval()
-    randomise(model)
+    randomize(model)
     return model
 
 

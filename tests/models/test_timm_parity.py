@@ -7,7 +7,7 @@ import torch
 
 from xcit_mm.models import VARIANTS, XCiT, XCiTClassifier
 from xcit_mm.models.variants import FEATURE_LAYERS, resolve_variant
-from xcit_mm.weights import recognise
+from xcit_mm.weights import recognize
 
 timm = pytest.importorskip('timm')
 
@@ -117,7 +117,7 @@ def test_training_with_the_papers_stochastic_depth_equals_timm(arch, patch_size,
     for model, outputs in ((backbone, features), (classifier, [logits])):
         image_gradient, *others = gradients(outputs, [images, *reference.parameters()])
         names = (name for name, _ in reference.named_parameters())
-        expected = recognise(dict(zip(names, others, strict=True))).state
+        expected = recognize(dict(zip(names, others, strict=True))).state
         floor = 1e-3 * max(gradient.norm() for gradient in expected.values())
         for fast, attention, with_cp in (*EXECUTIONS, (True, 'auto', True)):
             model.fast, model.attention, model.with_cp = fast, attention, with_cp

@@ -86,8 +86,8 @@ def test_released_backbone_dicts_work_unchanged():
         )
     )  # fmt: skip
     assert model.layers[0].gamma1[0].item() == pytest.approx(1e-5)
-    with pytest.raises(TypeError, match='colour'):
-        XCiT(colour='red')
+    with pytest.raises(TypeError, match='color'):
+        XCiT(color='red')
     with pytest.raises(ValueError, match='go together'):
         XCiT(embed_dim=384)
     with pytest.raises(ValueError, match='drop_rate'):

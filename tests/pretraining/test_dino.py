@@ -168,7 +168,7 @@ def plain_loop(model, epochs):
 
 
 def test_a_run_equals_a_plain_loop(tmp_path):
-    """Two epochs of two steps: losses, centre, clipping, frozen last layer, schedules, teacher."""
+    """Two epochs of two steps: losses, center, clipping, frozen last layer, schedules, teacher."""
     model = build()
     model.init_weights()
     plain = copy.deepcopy(model)
@@ -234,7 +234,7 @@ def test_recomputed_layers_give_the_same_gradients():
         assert torch.allclose(gradients[1][name], gradient, rtol=1e-9, atol=1e-12), name
 
 
-def test_neighbours_vote_as_in_the_closed_form():
+def test_neighbors_vote_as_in_the_closed_form():
     random = np.random.default_rng(0)
     bank, queries = random.normal(size=(30, 4)), random.normal(size=(9, 4))
     labels = random.integers(0, 3, 30)

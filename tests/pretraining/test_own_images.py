@@ -15,13 +15,13 @@ from mmengine.runner import load_checkpoint
 from tests.engine import runs
 from tests.tiny import ROOT, forget_runs, shrink
 from tests.weights.test_formats import to_released
-from xcit_mm.cli import check, convert, infer, test, train
 from xcit_mm.datasets.check import DataError
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import CenterImageCrop, LoadChannels, MultiCrop, read_channels
-from xcit_mm.pretraining.folders import LabelledFolder, UnlabelledFolder
-from xcit_mm.weights import WeightsError, inflate, read_weights, recognise, unwrap
+from xcit_mm.pretraining.folders import LabeledFolder, UnlabeledFolder
+from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap
+from xcit_mm_cli import check, convert, infer, test, train
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
 DINO = """
@@ -39,13 +39,13 @@ pipeline = [
 test_pipeline = [
     dict(type='LoadChannels', channels=4), dict(type='CenterImageCrop', size=48, **numbers),
     dict(type='PackImage')]
-labelled = dict(type='LabelledFolder', data_root='{data}', pipeline=test_pipeline)
+labeled = dict(type='LabeledFolder', data_root='{data}', pipeline=test_pipeline)
 train_dataloader = dict(batch_size=4, num_workers=1, dataset=dict(
     data_root='{data}', data_prefix=dict(img_path='.'), pipeline=pipeline))
 val_dataloader = dict(batch_size=4, num_workers=0, persistent_workers=False,
     dataset=dict(datasets=[
-        dict(data_prefix=dict(img_path='a'), role='bank', **labelled),
-        dict(data_prefix=dict(img_path='b'), **labelled)]))
+        dict(data_prefix=dict(img_path='a'), role='bank', **labeled),
+        dict(data_prefix=dict(img_path='b'), **labeled)]))
 test_dataloader = val_dataloader
 train_cfg = dict(max_epochs={steps}, val_interval=4)
 param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=20, eta_min=1e-6)]
@@ -60,7 +60,7 @@ custom_hooks = [dict(type='ValidateFirstHook')]
 def folder(tmp_path_factory):
     """Images of four channels, as PNG, TIFF and array, in folders of classes, at any depth."""
     random = np.random.default_rng(0)
-    root = tmp_path_factory.mktemp('unlabelled')
+    root = tmp_path_factory.mktemp('unlabeled')
     for part in ('a', 'b'):
         for name in ('one', 'two'):
             place = root / part / name / 'deep'
@@ -128,7 +128,7 @@ def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_pat
 def test_a_backbone_alone_is_scored(undisturbed, tmp_path, wrap, capfd):
     """The published files of DINO are backbones in the authors' names."""
     config, work_dir, _ = undisturbed
-    weights = recognise(unwrap(torch.load(work_dir / 'epoch_4.pth', weights_only=True))).state
+    weights = recognize(unwrap(torch.load(work_dir / 'epoch_4.pth', weights_only=True))).state
     path = tmp_path / 'published.pth'
     torch.save(wrap(to_released(weights)), path)
     scores = []
@@ -150,7 +150,7 @@ def test_folders_named_by_numbers_are_classes_in_their_order(tmp_path):
     """As in ImageNet-V2; sorted as text, class 2 would have the label 111."""
 
     def labels(folder):
-        images = LabelledFolder(data_root=str(tmp_path), data_prefix=dict(img_path=folder))
+        images = LabeledFolder(data_root=str(tmp_path), data_prefix=dict(img_path=folder))
         return {Path(image['img_path']).parent.name: image['gt_label'] for image in images}
 
     for name in ['v2/0', 'v2/2', 'v2/10', 'v2/111', 'mixed/2', 'mixed/10', 'mixed/n01']:
@@ -232,36 +232,36 @@ def test_three_channels_are_inflated_on_request(tmp_path):
     assert torch.allclose(four[:, 3], weight[:, 0] / 2) and four.shape == (2, 4, 3, 3)
 
 
-def test_a_classifiers_checkpoint_is_recognised():
+def test_a_classifiers_checkpoint_is_recognized():
     from xcit_mm.pretraining import ImageClassifier
 
     backbone = dict(type='XCiTClassifier', arch=ARCH, num_classes=3)
     state = ImageClassifier(backbone).state_dict()
-    found = recognise(unwrap({'state_dict': state}))
+    found = recognize(unwrap({'state_dict': state}))
     assert found.format == 'own' and not found.others
     assert {f'backbone.{name}' for name in found.state} == set(state)
 
 
 def test_images_of_1_to_16_channels_are_read(tmp_path):
     random = np.random.default_rng(0)
-    grey = random.integers(0, 2**16, (20, 30), dtype=np.uint16)
+    gray = random.integers(0, 2**16, (20, 30), dtype=np.uint16)
     rgba = random.integers(0, 255, (20, 30, 4), dtype=np.uint8)
     many = random.random((20, 30, 13)).astype(np.float32)
-    cv2.imwrite(str(tmp_path / 'grey.png'), grey)
+    cv2.imwrite(str(tmp_path / 'gray.png'), gray)
     cv2.imwrite(str(tmp_path / 'rgba.png'), cv2.cvtColor(rgba, cv2.COLOR_RGBA2BGRA))
     cv2.imwritemulti(str(tmp_path / 'many.tiff'), list(many.transpose(2, 0, 1)))
     np.save(tmp_path / 'many.npy', many)
-    assert np.array_equal(read_channels(str(tmp_path / 'grey.png'), 1)[..., 0], grey)
+    assert np.array_equal(read_channels(str(tmp_path / 'gray.png'), 1)[..., 0], gray)
     assert np.array_equal(read_channels(str(tmp_path / 'rgba.png'), 4), rgba)
     assert np.array_equal(read_channels(str(tmp_path / 'rgba.png'), 3), rgba[..., :3])
     assert read_channels(str(tmp_path / 'rgba.png'), 1).shape == (20, 30, 1)
-    assert read_channels(str(tmp_path / 'grey.png'), 3).shape == (20, 30, 3)
+    assert read_channels(str(tmp_path / 'gray.png'), 3).shape == (20, 30, 3)
     # Values of 12 bits fill the range of the type, as others do.
-    cv2.imwrite(str(tmp_path / '12.png'), grey >> 4)
-    assert np.array_equal(read_channels(str(tmp_path / '12.png'), 1, 12)[..., 0], grey & 0xFFF0)
-    assert (read_channels(str(tmp_path / '12.png'), 3, 12) == (grey >> 8)[..., None]).all()
-    np.save(tmp_path / '12.npy', np.dstack([grey >> 4] * 3))
-    assert (read_channels(str(tmp_path / '12.npy'), 3, 12) == (grey >> 8)[..., None]).all()
+    cv2.imwrite(str(tmp_path / '12.png'), gray >> 4)
+    assert np.array_equal(read_channels(str(tmp_path / '12.png'), 1, 12)[..., 0], gray & 0xFFF0)
+    assert (read_channels(str(tmp_path / '12.png'), 3, 12) == (gray >> 8)[..., None]).all()
+    np.save(tmp_path / '12.npy', np.dstack([gray >> 4] * 3))
+    assert (read_channels(str(tmp_path / '12.npy'), 3, 12) == (gray >> 8)[..., None]).all()
     for name in ('many.tiff', 'many.npy'):
         assert np.array_equal(read_channels(str(tmp_path / name), 13), many)
         with pytest.raises(ValueError, match='16 channels were expected'):
@@ -291,7 +291,7 @@ def test_crops_have_their_sizes_and_are_reproducible(channels):
     assert shapes == dict(global_crops=(2, channels, 64, 64), local_crops=(3, channels, 32, 32))
     for name, each in results[0].items():
         assert torch.equal(each, results[1][name])
-        assert each.min() >= -2 and each.max() <= 2 + 1e-6  # 0...1, normalised
+        assert each.min() >= -2 and each.max() <= 2 + 1e-6  # 0...1, normalized
     only = MultiCrop(64, local_crops=0, **numbers)(dict(img=image))['img']
     assert set(only) == {'global_crops'}
     middle = CenterImageCrop(32, crop_ratio=0.875, **numbers)(dict(img=image))['img']
@@ -311,16 +311,16 @@ def test_crops_have_their_sizes_and_are_reproducible(channels):
         CenterImageCrop(32, mean=[0, 0], std=[1, 1])(dict(img=image))
 
 
-def test_color_strength_says_how_much_the_colours_of_crops_change():
-    # An image of one colour: every crop of it would be that colour, without changes.
-    colour = torch.tensor([0.3, 0.6, 0.4]).view(3, 1, 1)
-    image = colour.expand(3, 64, 64).permute(1, 2, 0).numpy()
+def test_color_strength_says_how_much_the_colors_of_crops_change():
+    # An image of one color: every crop of it would be that color, without changes.
+    color = torch.tensor([0.3, 0.6, 0.4]).view(3, 1, 1)
+    image = color.expand(3, 64, 64).permute(1, 2, 0).numpy()
 
     def changes(strength):
         torch.manual_seed(0)
         crops = MultiCrop(32, local_crops=30, color_strength=strength, mean=[0.0], std=[1.0])
         result = crops(dict(img=image))['img']['local_crops']
-        return (result - colour).abs().amax(dim=(1, 2, 3))
+        return (result - color).abs().amax(dim=(1, 2, 3))
 
     assert changes(0.0).max() < 1e-5  # rounding of the resampling and of the blur
     weak, strong = changes(0.25), changes(1.0)
@@ -343,17 +343,17 @@ def test_a_list_chooses_the_images_of_a_folder(tmp_path):
     names = tmp_path / 'train.txt'
     names.write_text('b c\nbelow/d.jpg\n\na.png\n')
     settings = dict(data_root=str(tmp_path), data_prefix=dict(img_path='.'), pipeline=[])
-    data = UnlabelledFolder(ann_file='train.txt', **settings)
+    data = UnlabeledFolder(ann_file='train.txt', **settings)
     found = [data.get_data_info(i)['img_path'] for i in range(len(data))]
     assert [path.removeprefix(f'{tmp_path}/') for path in found] == [
         'a.png', 'b c.png', 'below/d.jpg',
     ]  # fmt: skip
     names.write_text('a.png\nf\n')
     with pytest.raises(DataError, match='names f, which is not in'):
-        UnlabelledFolder(ann_file='train.txt', **settings)
+        UnlabeledFolder(ann_file='train.txt', **settings)
     names.write_text('\n')
     with pytest.raises(DataError, match='names no images'):
-        UnlabelledFolder(ann_file='train.txt', **settings)
+        UnlabeledFolder(ann_file='train.txt', **settings)
 
 
 def test_a_wrong_setting_or_too_few_images_get_one_sentence(folder, tmp_path, capfd):
@@ -369,8 +369,8 @@ def test_a_wrong_setting_or_too_few_images_get_one_sentence(folder, tmp_path, ca
     error = failing(capfd, config, *options, f'{crops}.color_strength=3')
     assert error.startswith('error: A data loader of the config cannot be built')
     assert 'color_strength must be from 0 to 2, not 3' in error
-    error = failing(capfd, config, *options, f'{crops}.colour_strength=1')
-    assert "unexpected keyword argument 'colour_strength'" in error
+    error = failing(capfd, config, *options, f'{crops}.color_strength=1')
+    assert "unexpected keyword argument 'color_strength'" in error
     error = failing(capfd, config, *options, f'{crops}.mean=[0.5]')
     assert 'mean and std must have one number per channel each' in error
 
@@ -408,7 +408,7 @@ train_dataloader.update(num_workers=0, persistent_workers=False)
 model['data_preprocessor'] = dict(mean=[127.5], std=[63.75], bgr_to_rgb=False, size=(64, 64))
 model['backbone'].update(in_channels=4, init_cfg=dict(type='Pretrained', checkpoint='{file}'))
 pipeline[0] = dict(type='LoadChannels', channels=4)
-del pipeline[4]  # PhotoMetricDistortion is for colours
+del pipeline[4]  # PhotoMetricDistortion is for colors
 train_dataloader.update(num_workers=0, persistent_workers=False)
 train_dataloader['dataset']['img_suffix'] = '.npy'
 param_scheduler = []

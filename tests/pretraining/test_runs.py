@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.tiny import ROOT, forget_runs
-from xcit_mm.cli import test, train
 from xcit_mm.models import XCiTClassifier
+from xcit_mm_cli import test, train
 
 pytest.importorskip('timm')
 
@@ -37,7 +37,7 @@ SMALL = [
 
 @pytest.fixture(scope='module')
 def images(tmp_path_factory):
-    """Three classes of coloured noise in ImageNet's layout, with folders below the classes."""
+    """Three classes of colored noise in ImageNet's layout, with folders below the classes."""
     random = np.random.default_rng(0)
     root = tmp_path_factory.mktemp('images')
     for split in ('train', 'val'):
@@ -153,7 +153,7 @@ def test_bad_input_gets_one_sentence(config, images, tmp_path, capfd):
     (data / 'train' / 'blue').mkdir(parents=True)
     assert 'has no images in folders of classes' in failing(capfd, *arguments)
     shutil.rmtree(data / 'train')
-    assert 'The data set is missing' in failing(capfd, *arguments)
+    assert 'The dataset is missing' in failing(capfd, *arguments)
 
 
 def test_a_teacher_that_is_not_there_gets_one_sentence(config, tmp_path, capfd, monkeypatch):

@@ -39,7 +39,7 @@ def classifier_steps():
 
 
 def dino_steps():
-    """Two steps on this process's share of eight images; returns the weights and the centre."""
+    """Two steps on this process's share of eight images; returns the weights and the center."""
     model = dino.build(norm_eval=True)
     model.train()
     wrapped, indices = model, range(8)
@@ -49,7 +49,7 @@ def dino_steps():
     parameters = [p for p in model.parameters() if p.requires_grad]
     wrapper = OptimWrapper(torch.optim.AdamW(parameters, lr=1e-3, eps=1e-4))
     data = dino.Crops()
-    for _ in range(2):  # the second step uses the centre of the first
+    for _ in range(2):  # the second step uses the center of the first
         inputs = dict(
             global_crops=[data.large[i] for i in indices],
             local_crops=[data.small[i] for i in indices],

@@ -1,4 +1,4 @@
-"""Pictures of predictions: colours, names, sizes."""
+"""Pictures of predictions: colors, names, sizes."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm_deploy.draw import (
+from xcit_mm_runtime.draw import (
     SEGMENTATION_OPACITY,
     colors,
     draw_detections,
@@ -22,13 +22,13 @@ def noise(height, width):
 
 
 def strip_colors(picture, width):
-    """The colours to the right of an image, as RGB."""
+    """The colors to the right of an image, as RGB."""
     pixels = np.unique(picture[:, width:].reshape(-1, 3).astype(int) @ [1, 256, 65536])
     return {(p >> 16, p >> 8 & 255, p & 255) for p in pixels.tolist()}
 
 
 @pytest.mark.parametrize('size', [(64, 64), (48, 200), (3000, 4000)])
-def test_a_segmentation_has_the_colours_of_the_palette_and_a_legend_of_what_is_there(size):
+def test_a_segmentation_has_the_colors_of_the_palette_and_a_legend_of_what_is_there(size):
     image, labels = noise(*size), np.full(size, 149, np.uint8)
     half = size[0] // 2
     labels[half:], labels[-1, :3] = 20, 255
@@ -68,7 +68,7 @@ def test_frames_of_a_video_have_one_size():
     assert size[0] == 65 and size[1] > 97
 
 
-def test_made_up_colours_are_distinct_and_fixed():
+def test_made_up_colors_are_distinct_and_fixed():
     assert len(set(colors(300))) == 300
     assert colors(150)[:7] == colors(7)
     for one, other in itertools.combinations(np.array(colors(12)).astype(int), 2):
@@ -113,5 +113,5 @@ def test_text_is_as_large_as_the_image_asks_for():
     )
     dark = [(strip < 100).all(axis=2).astype(np.uint8) for strip in (small, large)]
     heights = [cv2.boundingRect(pixels)[3] for pixels in dark]
-    # The colour of the swatch is bright.
+    # The color of the swatch is bright.
     assert 7 <= heights[0] <= 12 and 4 * heights[0] < heights[1] < 6 * heights[0]

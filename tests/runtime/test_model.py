@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 
-import xcit_mm_deploy
-from xcit_mm_deploy import Detections, ImageError, ModelError
+import xcit_mm_runtime
+from xcit_mm_runtime import Detections, ImageError, ModelError
 
 from ..limits import limited_memory
 from ..tiny import ROOT
@@ -37,7 +37,7 @@ def weights(classes, seed=0):
 
 
 def expected_logits(image, kernel, resize=(136, 96)):
-    """As mmseg: resized, normalised, predicted at that size, resized to the image's."""
+    """As mmseg: resized, normalized, predicted at that size, resized to the image's."""
     resized = cv2.resize(image, resize)[..., ::-1].astype(np.float32)
     x = torch.from_numpy((resized - np.float32(MEAN)) / np.float32(STD)).permute(2, 0, 1)[None]
     small = F.conv2d(F.avg_pool2d(x, 4, 1), torch.from_numpy(kernel))
@@ -49,7 +49,7 @@ def expected_logits(image, kernel, resize=(136, 96)):
 def test_a_segmentor_labels_each_pixel_as_mmseg_does(classes, image, tmp_path):
     kernel, names = weights(classes), [f'name {i}' for i in range(classes)]
     path = segmentor(tmp_path / 'model.onnx', kernel, metadata('segmentation', names))
-    found = xcit_mm_deploy.load(path)(image)
+    found = xcit_mm_runtime.load(path)(image)
     assert found.labels.shape == image.shape[:2]
     assert found.labels.dtype == (np.uint8 if classes == 3 else np.uint16)
     logits = expected_logits(image, kernel)
@@ -65,7 +65,7 @@ def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_pa
     cv2.imwrite(str(tmp_path / '12.png'), image.astype(np.uint16) << 4)
     for depth, expected in ((12, image), (16, image >> 4), (None, image >> 4)):
         info = metadata('segmentation', CLASSES, bit_depth=depth)
-        model = xcit_mm_deploy.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
+        model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
         warned = pytest.warns(UserWarning, match='looks like 12 bits.*bit_depth=12')
         with contextlib.nullcontext() if depth else warned:
             labels = model(tmp_path / '12.png').labels
@@ -75,7 +75,7 @@ def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_pa
 def test_a_segmentor_with_one_output_decides_by_its_threshold(image, tmp_path):
     kernel = weights(1)
     info = metadata('segmentation', ['no', 'yes'], binary_threshold=0.3)
-    found = xcit_mm_deploy.load(segmentor(tmp_path / 'model.onnx', kernel, info))(image)
+    found = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', kernel, info))(image)
     probability = expected_logits(image, kernel)[0].sigmoid().numpy()
     clear = np.abs(probability - 0.3) > 1e-5
     assert (found.labels == (probability > 0.3))[clear].all() and 0 < found.labels.mean() < 1
@@ -88,7 +88,7 @@ def test_raw_bytes_are_taken_in_either_order(image, tmp_path):
         given = {'dtype': 'uint8', 'channel_order': order, 'mean': None, 'std': None}
         info = metadata('segmentation', CLASSES, input=given, resize=None)
         chosen = kernel if order == 'rgb' else kernel[:, ::-1].copy()
-        labels.append(xcit_mm_deploy.load(segmentor(tmp_path / order, chosen, info))(image).labels)
+        labels.append(xcit_mm_runtime.load(segmentor(tmp_path / order, chosen, info))(image).labels)
     assert (labels[0] == labels[1]).mean() > 0.999
 
 
@@ -100,7 +100,7 @@ def test_a_detector_gives_boxes_and_masks_in_pixels_of_the_image(with_masks, ima
     if not with_masks:
         del given['masks']
     path = detector(tmp_path / 'model.onnx', given, metadata('detection', CLASSES))
-    found = xcit_mm_deploy.load(path)(image)
+    found = xcit_mm_runtime.load(path)(image)
     height, width = image.shape[:2]
     factors = np.float32([136 / width, 96 / height, 136 / width, 96 / height])
     assert (found.boxes == given['boxes'][:10] / factors).all()
@@ -124,7 +124,7 @@ def test_a_backbone_gives_its_levels(image, tmp_path):
     graph = onnx.load(path)
     graph.graph.node[-1].output[0] = graph.graph.output[0].name = 'level_0'
     onnx.save(graph, path)
-    model = xcit_mm_deploy.load(path)
+    model = xcit_mm_runtime.load(path)
     (level,) = model.features(image)
     assert level.shape == (5, 96, 136)
     with pytest.raises(ModelError, match='a backbone alone'):
@@ -133,7 +133,7 @@ def test_a_backbone_gives_its_levels(image, tmp_path):
 
 def test_images_that_the_model_cannot_take_are_refused_in_a_sentence(image, tmp_path):
     info = metadata('segmentation', CLASSES, resize=None)
-    model = xcit_mm_deploy.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
+    model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
     for bad, message in (
         (image.astype(np.float32), 'must be an array of uint8, 0 to 255, not of float32'),
         (image[..., 0], r'must have the shape \(H, W, 3\), BGR, not \(190, 270\)'),
@@ -181,14 +181,14 @@ def test_files_that_are_no_exported_models_are_refused_in_a_sentence(tmp_path, m
         'garbled.onnx': 'is damaged',
     }.items():
         with pytest.raises(ModelError, match=message) as caught:
-            xcit_mm_deploy.load(tmp_path / name)
+            xcit_mm_runtime.load(tmp_path / name)
         assert '\n' not in str(caught.value), name
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     with pytest.raises(ModelError, match='pip install onnxruntime'):
-        xcit_mm_deploy.load(good)
+        xcit_mm_runtime.load(good)
 
 
-COMMAND = 'from xcit_mm_deploy.__main__ import main; sys.exit(main(sys.argv[1:]))'
+COMMAND = 'from xcit_mm_runtime.__main__ import main; sys.exit(main(sys.argv[1:]))'
 
 
 def test_the_command_runs_without_torch(image, tmp_path):
@@ -205,7 +205,7 @@ def test_the_command_runs_without_torch(image, tmp_path):
         run = without_torch(COMMAND, *words)
         assert run.returncode == 1, run.stderr
         assert 'b.jpg is not an image' in run.stdout and '1 of 2 images' in run.stdout
-        found = xcit_mm_deploy.load(model)(image)
+        found = xcit_mm_runtime.load(model)(image)
         picture = cv2.imread(str(out / 'vis' / 'a.png'))
         assert (picture == found.draw(image)).all()
         again = without_torch(COMMAND, *words)
@@ -221,7 +221,7 @@ def test_the_command_runs_without_torch(image, tmp_path):
 
 def test_memory_that_runs_out_is_told_from_a_bad_image(tmp_path):
     info = metadata('segmentation', CLASSES, resize=None)
-    model = xcit_mm_deploy.load(segmentor(tmp_path / 'model.onnx', weights(300), info))
+    model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(300), info))
     model(np.zeros((64, 64, 3), np.uint8))
     # 300 classes take 1.2 GB.
     with limited_memory(300 << 20), pytest.raises(MemoryError):
@@ -230,7 +230,7 @@ def test_memory_that_runs_out_is_told_from_a_bad_image(tmp_path):
 
 def test_nothing_heavy_is_imported():
     heavy = ('torch', 'PIL', 'onnxruntime')
-    run = without_torch(f'import xcit_mm_deploy; print([m for m in {heavy} if m in sys.modules])')
+    run = without_torch(f'import xcit_mm_runtime; print([m for m in {heavy} if m in sys.modules])')
     assert run.stdout.strip() == '[]', run.stderr
 
 
@@ -246,9 +246,9 @@ def test_a_new_environment_needs_only_four_packages(image, tmp_path):
     subprocess.run([python, '-m', 'pip', 'install', '-q', '--no-deps', ROOT], check=True)
     path = segmentor(tmp_path / 'seg.onnx', weights(3), metadata('segmentation', CLASSES))
     cv2.imwrite(str(tmp_path / 'a.png'), image)
-    words = [python, '-m', 'xcit_mm_deploy', path, tmp_path / 'a.png', '--out-dir', tmp_path / 'o']
+    words = [python, '-m', 'xcit_mm_runtime', path, tmp_path / 'a.png', '--out-dir', tmp_path / 'o']
     env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
     subprocess.run(words, check=True, cwd=tmp_path, env=env)
     labels = cv2.imread(str(tmp_path / 'o' / 'labels' / 'a.png'), cv2.IMREAD_UNCHANGED)
-    assert (labels == xcit_mm_deploy.load(path)(image).labels).mean() > 0.999
+    assert (labels == xcit_mm_runtime.load(path)(image).labels).mean() > 0.999
     assert (tmp_path / 'o' / 'vis' / 'a.png').is_file()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmdet.models import DetDataPreprocessor
 
-from xcit_mm_deploy.preprocess import resize_image, to_planes
+from xcit_mm_runtime.preprocess import resize_image, to_planes
 
 RESIZES = [
     {'scale': (1333, 800), 'keep_ratio': True},
@@ -26,7 +26,7 @@ def test_images_are_resized_as_by_mmcv(size, resize):
     assert (resize_image(image, resize) == expected).all()
 
 
-def test_images_are_normalised_as_by_mmdet():
+def test_images_are_normalized_as_by_mmdet():
     image = np.random.default_rng(0).integers(0, 256, (7, 9, 3), np.uint8)
     statistics = {'mean': [123.675, 116.28, 103.53], 'std': [58.395, 57.12, 57.375]}
     reference = DetDataPreprocessor(**statistics, bgr_to_rgb=True)

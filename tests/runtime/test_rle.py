@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from xcit_mm_deploy import rle
+from xcit_mm_runtime import rle
 
 
 @pytest.mark.parametrize('share', [0.0, 0.001, 0.5, 0.999, 1.0])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-import xcit_mm_deploy
+import xcit_mm_runtime
 from examples.serve import Server
 
 from ..tiny import ROOT
@@ -39,7 +39,7 @@ def encoded(image, ending='.png'):
 @contextlib.contextmanager
 def serving(path, **limits):
     """A running server, and a function that sends it a request."""
-    server = Server(('127.0.0.1', 0), xcit_mm_deploy.load(path), **limits)
+    server = Server(('127.0.0.1', 0), xcit_mm_runtime.load(path), **limits)
     thread = threading.Thread(target=server.serve_forever, kwargs={'poll_interval': 0.02})
     thread.start()
 
@@ -75,7 +75,7 @@ def test_a_detector_is_served(picture, tmp_path):
             reason = f'at least one patch in size, 8x8, not {sides[0]}x{sides[1]}'
             assert too_small[0] == 422 and reason in too_small[1]['error']
         assert ask('POST', '/predict', encoded(picture[:8, :8]))[0] == 200
-    found = xcit_mm_deploy.load(path)(picture)
+    found = xcit_mm_runtime.load(path)(picture)
     assert status == 200 and (answer['width'], answer['height']) == (68, 48)
     for i, entry in enumerate(answer['objects']):
         assert entry['class'] == found.names[i] and entry['box'] == found.boxes[i].tolist()
@@ -86,7 +86,7 @@ def test_a_segmentor_is_served(picture, segments):
     with serving(segments) as (_, ask):
         status, answer, _ = ask('POST', '/predict', encoded(picture))
         assert ask('GET', '/health')[:2] == (200, {'status': 'ok', 'model': 'seg.onnx'})
-    labels = xcit_mm_deploy.load(segments)(picture).labels
+    labels = xcit_mm_runtime.load(segments)(picture).labels
     assert status == 200 and len(answer['regions']) == len(np.unique(labels)) > 1
     for region in answer['regions']:
         label = CLASSES.index(region['class'])

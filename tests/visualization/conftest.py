@@ -5,7 +5,7 @@ import torch
 from xcit_mm.models import XCiT, XCiTClassifier
 
 
-def randomise(model):
+def randomize(model):
     """Weights with which every part matters: temperatures, LayerScale, biases, BatchNorm."""
     for name, parameter in model.named_parameters():
         if 'temperature' in name:
@@ -25,13 +25,13 @@ def randomise(model):
 @pytest.fixture(scope='session')
 def backbone():
     torch.manual_seed(1)
-    return randomise(XCiT('n12', patch_size=8))
+    return randomize(XCiT('n12', patch_size=8))
 
 
 @pytest.fixture(scope='session')
 def classifier():
     torch.manual_seed(0)
-    return randomise(XCiTClassifier('n12', patch_size=16, num_classes=10))
+    return randomize(XCiTClassifier('n12', patch_size=16, num_classes=10))
 
 
 @pytest.fixture(scope='session')

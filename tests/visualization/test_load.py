@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm.visualization import Normalise, load_subject
+from xcit_mm.visualization import Normalize, load_subject
 from xcit_mm.visualization.images import as_rgb
 from xcit_mm.visualization.layers import spread
 from xcit_mm.visualization.pictures import unavailable
@@ -17,13 +17,13 @@ SEGMENTATION = 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
 
 
 def test_images_of_every_kind_become_rgb(image):
-    grey = image[..., 0]
-    alpha = np.dstack([image, grey])
+    gray = image[..., 0]
+    alpha = np.dstack([image, gray])
     sixteen = image.astype(np.uint16) * 257
     for given in (image, alpha, sixteen):
         np.testing.assert_array_equal(as_rgb(given), image)
-    for given in (grey, grey[..., None]):
-        np.testing.assert_array_equal(as_rgb(given), np.dstack([grey] * 3))
+    for given in (gray, gray[..., None]):
+        np.testing.assert_array_equal(as_rgb(given), np.dstack([gray] * 3))
     for wrong in (image / 255, 'image.png', torch.zeros(3, 4)):
         with pytest.raises(TypeError, match='uint8 or uint16'):
             as_rgb(wrong)
@@ -33,17 +33,17 @@ def test_images_of_every_kind_become_rgb(image):
 
 
 @pytest.mark.parametrize('rgb', [True, False])
-def test_normalisation_is_the_detectors(rgb, image):
+def test_normalization_is_the_detectors(rgb, image):
     from mmdet.models import DetDataPreprocessor
 
     mean, std = (103.0, 116.0, 123.0), (1.0, 2.0, 3.0)
     theirs = DetDataPreprocessor(mean=mean, std=std, bgr_to_rgb=rgb)
     bgr = torch.from_numpy(image[..., ::-1].copy()).permute(2, 0, 1)
     expected = theirs({'inputs': [bgr], 'data_samples': None})['inputs']
-    torch.testing.assert_close(Normalise(mean, std, rgb)(image), expected)
+    torch.testing.assert_close(Normalize(mean, std, rgb)(image), expected)
     read_only = image.copy()
     read_only.flags.writeable = False
-    torch.testing.assert_close(Normalise(mean, std, rgb)(read_only), expected)
+    torch.testing.assert_close(Normalize(mean, std, rgb)(read_only), expected)
 
 
 @pytest.mark.parametrize('path', [DETECTION, SEGMENTATION])
@@ -62,8 +62,8 @@ def test_the_backbone_of_a_detector_or_segmentor(path, tmp_path, pytestconfig):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
         assert not loaded.backbone.training and loaded.trained_pyramid
-    assert subject.preprocess == Normalise((1.0, 2.0, 3.0))
-    assert without_config.preprocess == Normalise()
+    assert subject.preprocess == Normalize((1.0, 2.0, 3.0))
+    assert without_config.preprocess == Normalize()
     assert unavailable(subject).keys() == {'class_attention'}
 
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.visualization import (
-    Normalise,
+    Normalize,
     as_array,
     class_attention,
     cross_covariance,
@@ -20,13 +20,13 @@ from xcit_mm.visualization import (
 from xcit_mm.visualization.magnitude import magnitude_of_layer
 from xcit_mm.visualization.pyramid import effective_factor, subtract_fixed_pattern
 
-from .conftest import randomise
+from .conftest import randomize
 
 
 def layer_inputs(model, image):
     """Tokens before every layer, in float64, computed by the code for training."""
     model = model.double()
-    x, grid = model.patch_embed(Normalise()(image).double())
+    x, grid = model.patch_embed(Normalize()(image).double())
     x = x + model.pos_embed(*grid)
     for layer in model.layers:
         yield layer, layer.norm1(x).detach(), grid
@@ -35,7 +35,7 @@ def layer_inputs(model, image):
 
 
 def token_form(layer, normed):
-    """The paper's queries and keys, L2-normalised over the tokens: (h, N, d/h) each."""
+    """The paper's queries and keys, L2-normalized over the tokens: (h, N, d/h) each."""
     q, k, _ = F.linear(normed[0], layer.xca.qkv.weight, layer.xca.qkv.bias).chunk(3, -1)
     return [F.normalize(t, dim=0).unflatten(1, (layer.xca.num_heads, -1)) for t in (q, k)]
 
@@ -43,7 +43,7 @@ def token_form(layer, normed):
 @pytest.mark.parametrize('kind', ['backbone', 'classifier', 'no bias'])
 def test_magnitude_is_that_of_the_token_form(kind, request, image):
     if kind == 'no bias':
-        model = randomise(XCiT('n12', patch_size=16, qkv_bias=False))
+        model = randomize(XCiT('n12', patch_size=16, qkv_bias=False))
     else:
         model = request.getfixturevalue(kind)
     expected = []
@@ -103,13 +103,13 @@ def test_cross_covariance_is_the_definition(backbone, image):
 def test_class_attention_is_timms(size, arch, num_classes, image):
     timm = pytest.importorskip('timm')
     name = f'xcit_{size}_12_p16_224'
-    reference = randomise(timm.create_model(name, num_classes=num_classes))
+    reference = randomize(timm.create_model(name, num_classes=num_classes))
     expected = []
     for block in reference.cls_attn_blocks:
         block.attn.fused_attn = False  # the fused kernel does not return its attention
         block.attn.attn_drop.register_forward_hook(lambda _, __, out: expected.append(out[0, :, 0]))
     with torch.no_grad():
-        reference(Normalise()(image))
+        reference(Normalize()(image))
     model = XCiTClassifier(arch, patch_size=16, num_classes=num_classes)
     model.load_state_dict(reference.state_dict())
     maps = class_attention(model, image)
@@ -122,13 +122,13 @@ def test_class_attention_is_timms(size, arch, num_classes, image):
 @pytest.mark.parametrize('strides', [(4, 8, 16, 32), (8, 32)])
 def test_pyramid_components_are_those_of_the_levels(strides, image):
     # Biases of the pyramid would be a fixed pattern, which is left out; the test has none.
-    model = randomise(XCiT('n12', patch_size=16, strides=strides))
+    model = randomize(XCiT('n12', patch_size=16, strides=strides))
     for name, parameter in model.pyramid.named_parameters():
         if name.endswith('bias'):
             torch.nn.init.zeros_(parameter)
     levels = pyramid_features(model, image)
     with torch.no_grad():
-        features = model(Normalise()(image))
+        features = model(Normalize()(image))
     for level, feature, stride in zip(levels, features, strides, strict=True):
         assert level.stride == stride
         assert level.components.shape == (*feature.shape[2:], 3)
@@ -143,14 +143,14 @@ def test_pyramid_components_are_those_of_the_levels(strides, image):
         np.testing.assert_allclose(np.abs(own), np.abs(scores), atol=1e-4 * scale)
         share = values[:3].square().sum() / values.square().sum()
         assert level.explained == pytest.approx(share.item(), abs=1e-5)
-        colours = level.colours()
-        assert colours.min() >= 0 and colours.max() <= 1 and colours.std() > 0.1
+        colors = level.colors()
+        assert colors.min() >= 0 and colors.max() <= 1 and colors.std() > 0.1
 
 
 def test_levels_as_seen_are_those_of_the_forward_pass(backbone, image):
     """This includes enlarged levels, without the pattern that repeats with every token."""
     with torch.no_grad():
-        finest = backbone(Normalise()(image))[0][0]
+        finest = backbone(Normalize()(image))[0][0]
     subtract_fixed_pattern(finest, 2)
     assert finest[:, ::2, 1::2].mean((1, 2)).abs().max() < 1e-5
     flat = finest.flatten(1).t()

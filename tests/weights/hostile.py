@@ -111,7 +111,7 @@ def bomb_contents():
             np.empty(0).__reduce__()[0], np.ndarray, (HUGE,), b'b', state=(1, (0,), 0, 0, nothing)
         ),
         'sparse': sparse,
-        'quantised': torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        'quantized': torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
         'getattr': Call(getattr, HistoryBuffer, '__init__'),
     }  # fmt: skip
 
@@ -217,14 +217,14 @@ def good_files(folder, weights):
 
 
 def damaged_files(folder, sources):
-    """Cut-off, empty and mislabelled files."""
+    """Cut-off, empty and mislabeled files."""
     for source in sources:
         content = source.read_bytes()
         for share in (0.0, 0.001, 0.1, 0.5, 0.9, 0.999):
             cut = content[: int(len(content) * share)]
             (folder / f'{source.stem} cut at {share}{source.suffix}').write_bytes(cut)
         other = '.pth' if source.suffix == '.safetensors' else '.safetensors'
-        (folder / f'{source.stem} mislabelled{other}').write_bytes(content)
+        (folder / f'{source.stem} mislabeled{other}').write_bytes(content)
     contents = {
         'png': b'\x89PNG\r\n\x1a\n' + b'\0' * 100,
         'text': b'weights\n' * 100,

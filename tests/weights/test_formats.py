@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm.weights import WeightsError, convert, published, recognise, resolve_short_name
+from xcit_mm.weights import WeightsError, convert, published, recognize, resolve_short_name
 
 ARCH = dict(embed_dims=32, depth=4, num_heads=4)
 OUT = (0, 1, 2, 3)
 
 
-def randomised(model):
+def randomized(model):
     for tensor in [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]:
         torch.nn.init.uniform_(tensor, 0.1, 1.0)
     return model
@@ -121,7 +121,7 @@ def backbone(patch_size=16, **kwargs):
 
 @pytest.mark.parametrize('kind', WRAPPED)
 def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capfd):
-    source = randomised(classifier())
+    source = randomized(classifier())
     file = WRAPPED[kind](source.state_dict())
     expected = source.state_dict()
     target = classifier()
@@ -150,18 +150,18 @@ def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capf
     log = capfd.readouterr()
     text = log.out + log.err
     if kind != 'own':
-        assert f'format "{recognise_name(kind)}"' in text
+        assert f'format "{recognize_name(kind)}"' in text
         assert 'not used: cls_layers, cls_token, head, norm' in text
         assert 'not in the file: pyramid' in text
 
 
-def recognise_name(kind):
+def recognize_name(kind):
     return 'released' if kind.startswith('dino') else kind
 
 
 @pytest.mark.parametrize('patch_size', [8, 16])
 def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_path):
-    source = randomised(backbone(patch_size))
+    source = randomized(backbone(patch_size))
     path = tmp_path / 'mask_rcnn.pth'
     released = {f'backbone.{k}': v for k, v in to_released(source.state_dict()).items()}
     torch.save({'meta': {}, 'state_dict': {**released, 'neck.x': torch.ones(1)}}, path)
@@ -184,7 +184,7 @@ def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_pa
 
 
 def test_a_pyramid_without_counters_is_kept():
-    source = randomised(backbone(16))
+    source = randomized(backbone(16))
     state = to_released(source.state_dict())
     counters = [n for n in state if n.startswith('fpn') and n.endswith('num_batches_tracked')]
     for name in counters:
@@ -198,14 +198,14 @@ def test_a_pyramid_without_counters_is_kept():
 
 
 def test_a_pyramid_with_weights_missing_is_refused():
-    state = to_released(randomised(backbone(8)).state_dict())
+    state = to_released(randomized(backbone(8)).state_dict())
     del state['fpn1.0.weight']
     with pytest.raises(WeightsError, match=r'missing from the file: pyramid\.levels\.0\.0\.weight'):
         backbone(8).load_state_dict(state)
 
 
 def test_safetensors_files_load(tmp_path):
-    source = randomised(classifier())
+    source = randomized(classifier())
     path = tmp_path / 'weights.safetensors'
     save_file({k: v.contiguous() for k, v in to_timm(source.state_dict()).items()}, path)
     target = classifier()
@@ -214,7 +214,7 @@ def test_safetensors_files_load(tmp_path):
 
 
 def test_dino_weights_without_head_load_into_a_headless_classifier():
-    source = randomised(classifier())
+    source = randomized(classifier())
     state = {k: v for k, v in to_released(source.state_dict()).items() if 'head' not in k}
     XCiTClassifier(ARCH, num_classes=0).load_state_dict(state)
     with pytest.raises(RuntimeError, match=r'head\.weight'):
@@ -222,7 +222,7 @@ def test_dino_weights_without_head_load_into_a_headless_classifier():
 
 
 def test_own_files_round_trip_without_a_message(capfd):
-    source = randomised(backbone())
+    source = randomized(backbone())
     target = backbone()
     assert str(target.load_state_dict(source.state_dict())) == '<All keys matched successfully>'
     assert capfd.readouterr().out == ''
@@ -296,7 +296,7 @@ def test_loading_without_strict_reports_what_torch_reports(kind):
 
 
 def test_part_of_a_published_file_is_translated_without_strict():
-    source = randomised(classifier())
+    source = randomized(classifier())
     state = to_timm(source.state_dict())
     del state['blocks.2.mlp.fc1.weight']
     model = backbone()
@@ -312,14 +312,14 @@ def test_another_architectures_weights_are_refused():
 
 
 def test_fewer_out_indices_take_the_first_layers_of_a_whole_file():
-    source = randomised(classifier())
+    source = randomized(classifier())
     model = XCiT(ARCH, out_indices=(0, 1), strides=(4, 8))
     model.load_state_dict(to_timm(source.state_dict()))
     assert len(model.layers) == 2
 
 
 def test_levels_of_a_detector_go_to_those_of_the_same_stride():
-    state = to_released(randomised(backbone()).state_dict())
+    state = to_released(randomized(backbone()).state_dict())
     model = XCiT(ARCH, out_indices=(1, 2, 3), strides=(8, 16, 32))
     model.load_state_dict(state)
     assert torch.equal(model.pyramid.levels[0][0].weight, state['fpn2.0.weight'])
@@ -341,11 +341,11 @@ def test_all_70_published_files_have_a_short_name():
 
 @pytest.mark.parametrize('kind', WRAPPED)
 def test_convert_writes_our_names_and_refuses_to_overwrite(kind, tmp_path):
-    source = randomised(classifier())
+    source = randomized(classifier())
     path, out = tmp_path / 'in.pth', tmp_path / 'out.safetensors'
     torch.save(WRAPPED[kind](source.state_dict()), path)
     report = convert(str(path), out)
-    assert f'"{recognise_name(kind)}"' in report and str(out) in report
+    assert f'"{recognize_name(kind)}"' in report and str(out) in report
     assert 'patch_size 16' in report and 'depth 4' in report
     written = load_file(out)
     assert written.keys() == source.state_dict().keys()
@@ -358,8 +358,8 @@ def test_convert_writes_our_names_and_refuses_to_overwrite(kind, tmp_path):
     assert list(tmp_path.glob('*.unfinished')) == []
 
 
-def test_recognise_finds_nothing_in_an_empty_state_dict():
-    assert recognise({}) is None
+def test_recognize_finds_nothing_in_an_empty_state_dict():
+    assert recognize({}) is None
     assert Config(dict(a=1)).a == 1
 
 

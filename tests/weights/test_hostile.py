@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from xcit_mm.cli import infer, test, train
 from xcit_mm.weights import UnsafeCheckpointError, read_checkpoint
+from xcit_mm_cli import infer, test, train
 
 from ..tiny import ROOT, write_config
 from . import hostile

@@ -203,7 +203,7 @@ def test_timm_weights_come_through_timm(tmp_path, monkeypatch):
     assert torch.equal(ours.head.weight, model.head.weight)
 
 
-def test_a_size_alone_means_the_papers_dense_initialisation():
+def test_a_size_alone_means_the_papers_dense_initialization():
     sizes = {name.removesuffix('/224') for name in published() if name.endswith('/224')}
     assert len(sizes) == 14
     for size in sizes:

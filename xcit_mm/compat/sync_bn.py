@@ -1,6 +1,6 @@
 """SyncBN in a config, on a machine without CUDA.
 
-Obstacle: ``SyncBatchNorm`` synchronises only CUDA devices. On the CPU it raises in training if a
+Obstacle: ``SyncBatchNorm`` synchronizes only CUDA devices. On the CPU it raises in training if a
 process group exists.
 
 What this does: changes it to BN in the config, before anything is built, and logs that.

@@ -1,1 +1,1 @@
-"""Checks and guards for users' data, and a data set of drawn shapes for trying things out."""
+"""Checks and guards for users' data, and a dataset of drawn shapes for trying things out."""

@@ -1,4 +1,4 @@
-"""Recognises images of 10, 12 or 14 bits in 16-bit files."""
+"""Recognizes images of 10, 12 or 14 bits in 16-bit files."""
 
 import functools
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from xcit_mm_deploy.inputs import bits_of, decode_any_depth, unused_bits
+from xcit_mm_runtime.inputs import bits_of, decode_any_depth, unused_bits
 
 from ..configs import bit_depth
 from .check.run import in_threads
 
 SUFFIXES = ('.png', '.tif', '.tiff', '.ppm')
-# How many images of a data set are looked at before a run.
+# How many images of a dataset are looked at before a run.
 LOOKED_AT = 8
 
 
@@ -50,7 +50,7 @@ def warn_of_unused_bits(dataset: Any, cfg: Config) -> None:
     """Warn if images seem to have fewer bits than their files, and the config does not say so.
 
     Args:
-        dataset (BaseDataset): The data set; some of its images are looked at.
+        dataset (BaseDataset): The dataset; some of its images are looked at.
         cfg (Config): The config.
     """
     if bit_depth(cfg) is not None or not hasattr(dataset, 'get_data_info'):

@@ -14,8 +14,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from xcit_mm_runtime.files import write_atomically
+
 from ..errors import UserError
-from ..files import write_atomically
 from .bit_depth import find_bit_depth
 from .check import Problem
 from .check.coco import finite, read_coco
@@ -44,7 +45,7 @@ FOR_INSTANCES = (
 
 
 class Split(NamedTuple):
-    """Where one split of a data set is, relative to its root, or absolute.
+    """Where one split of a dataset is, relative to its root, or absolute.
 
     Args:
         ann_file (str): Its annotation file or list of images; '' if it has none.
@@ -61,7 +62,7 @@ class Split(NamedTuple):
 
 @dataclass
 class Data:
-    """A data set.
+    """A dataset.
 
     Args:
         root (Path): Its folder.
@@ -158,7 +159,7 @@ def find_coco(
     objects = [a for c in contents.values() for a in c['annotations'] if not a.get('iscrowd')]
     names = _classes(contents['train'], objects, classes, files['train'])
     if not names:
-        raise UserError(f'{files["train"]} and its neighbours have no objects of a class.')
+        raise UserError(f'{files["train"]} and its neighbors have no objects of a class.')
     masks = bool(objects) and all(one.get('segmentation') for one in objects)
     shown = 'val' if 'val' in contents else 'test' if 'test' in contents else 'train'
     example = folder / images[shown] / contents[shown]['images'][0]['file_name']
@@ -387,7 +388,7 @@ class LabelValues(dict[int, tuple[int, int]]):
         workers (int): Threads that decode them.
 
     Raises:
-        UserError: If labels are colours.
+        UserError: If labels are colors.
     """
 
     def __init__(self, paths: list[Path], workers: int) -> None:
@@ -417,7 +418,7 @@ def _pixels(path: Path) -> np.ndarray:
         raise UserError(f'{path} cannot be read: {error}.') from None
     if mode not in ONE_BYTE_MODES and not mode.startswith('I'):
         raise UserError(
-            f'{path} has colours (mode {mode}), not one number per pixel. Labels are images with '
+            f'{path} has colors (mode {mode}), not one number per pixel. Labels are images with '
             'one channel whose values are the classes: 0, 1, 2 and so on.'
         )
     pixels = pixels.astype(np.int64)
@@ -503,7 +504,7 @@ def _assumed(
     if first is None and start:
         assumed['--classes-from 0'] = 'classes start at 1, since no label is 0'
     elif first is None:
-        assumed['--classes-from 1'] = f'0 is the first class, not unlabelled: {values.describe(0)}'
+        assumed['--classes-from 1'] = f'0 is the first class, not unlabeled: {values.describe(0)}'
     last = start + count - 1
     # Void is in most images, and often has the highest number.
     if not void and IGNORED not in values and count > 2 and 2 * values[last][1] >= values.files:
@@ -525,7 +526,7 @@ def _label_names(
         raise UserError(f'All labels are ignored ones: {", ".join(map(str, sorted(values)))}.')
     count = max(used) + 1 - first
     if between := [value for value in ignored if first <= value < first + count]:
-        zero = ' If 0 means unlabelled, use --classes-from 1.' if 0 in between else ''
+        zero = ' If 0 means unlabeled, use --classes-from 1.' if 0 in between else ''
         raise UserError(
             f'Label {between[0]} cannot be ignored: classes are numbered without gaps, and there '
             f'are labels above it, up to {max(used)}.{zero}'

@@ -1,4 +1,4 @@
-"""Data sets whose errors name the faulty file.
+"""Datasets whose errors name the faulty file.
 
 mmdet and mmseg skip some faults; :mod:`.check` lists them. Others raise an error that names no file
 (an image of zero bytes), fail much later (labels out of range, on CUDA with a device assertion), or
@@ -27,7 +27,7 @@ def guarded(config: dict) -> dict:
 
 
 def build_guarded(config: dict) -> Any:
-    """Build a data set, or a wrapper of data sets, guarded.
+    """Build a dataset, or a wrapper of datasets, guarded.
 
     Args:
         config (dict): As in a data loader of a config.
@@ -54,12 +54,12 @@ def build_guarded(config: dict) -> Any:
 
 @functools.cache
 def guarded_class(kind: type) -> type:
-    """A subclass of a data set's class, under the same name."""
+    """A subclass of a dataset's class, under the same name."""
     return type(kind.__name__, (GuardedDataset, kind), {})
 
 
 class GuardedDataset(BaseDataset):
-    """Raises a :class:`DataError` where a data set fails; :func:`guarded_class` mixes it in."""
+    """Raises a :class:`DataError` where a dataset fails; :func:`guarded_class` mixes it in."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +87,7 @@ class GuardedDataset(BaseDataset):
             raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
 
     def filter_data(self) -> list[dict]:
-        """As in the data set; mmengine fails without a reason if nothing is left."""
+        """As in the dataset; mmengine fails without a reason if nothing is left."""
         kept = super().filter_data()
         if not kept:
             raise DataError(str(empty(self, len(self.data_list))))
@@ -95,7 +95,7 @@ class GuardedDataset(BaseDataset):
 
     @property
     def COCOAPI(self) -> type:
-        """The class with which mmdet's data sets read COCO's format, with checks."""
+        """The class with which mmdet's datasets read COCO's format, with checks."""
         file, classes = self.ann_file, self.metainfo.get('classes')
 
         class Checked(super().COCOAPI):  # type: ignore[misc]
@@ -134,7 +134,7 @@ class GuardedPipeline(Compose):
     def __call__(self, data: dict) -> dict | None:
         names = [data[key] for key in ('img_path', 'seg_map_path') if data.get(key)]
         for transform in self.transforms:
-            unlabelled = 'gt_seg_map' not in data
+            unlabeled = 'gt_seg_map' not in data
             try:
                 data = transform(data)
             except Exception as error:  # a decoder may raise anything on a damaged file
@@ -144,7 +144,7 @@ class GuardedPipeline(Compose):
                 ) from error
             if data is None:
                 return None
-            if self.labels and unlabelled and 'gt_seg_map' in data:
+            if self.labels and unlabeled and 'gt_seg_map' in data:
                 check_loaded_labels(data, self.labels)
         return data
 

@@ -1,4 +1,4 @@
-"""A data set of images and label PNGs in any folders, with any names and class numbers.
+"""A dataset of images and label PNGs in any folders, with any names and class numbers.
 
 This module imports mmseg, so ``import xcit_mm`` does not load it. Configs that inherit ours name it
 in ``custom_imports``.
@@ -13,13 +13,13 @@ from mmengine import fileio
 from mmengine.registry import DATASETS
 from mmseg.datasets import BaseSegDataset
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
 from .check import DataError
-from .check.empty import unlabelled
+from .check.empty import unlabeled
 from .folders import stem_of
 
-# What LoadAnnotations writes for unlabelled pixels, and what losses and metrics ignore.
+# What LoadAnnotations writes for unlabeled pixels, and what losses and metrics ignore.
 IGNORED = 255
 
 
@@ -37,7 +37,7 @@ class LabelFolder(BaseSegDataset):
             image.
         void (int or Sequence[int]): Values in the label files that mean no class. Training and
             evaluation ignore them. Defaults to ().
-        reduce_zero_label (bool): Whether 0 means unlabelled and classes count from 1. Defaults to
+        reduce_zero_label (bool): Whether 0 means unlabeled and classes count from 1. Defaults to
             False: classes count from 0.
         **kwargs: As in ``BaseSegDataset``. ``metainfo=dict(classes=...)`` is required; ``ann_file``
             may list the names of a split.
@@ -54,7 +54,7 @@ class LabelFolder(BaseSegDataset):
         lazy_init: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.unlabelled: list[str] = []
+        self.unlabeled: list[str] = []
         classes = (kwargs.get('metainfo') or {}).get('classes')
         if not classes or isinstance(classes, str):
             raise DataError(
@@ -84,7 +84,7 @@ class LabelFolder(BaseSegDataset):
                     f'void={value!r}: values of labels are whole numbers from 0 to 255.'
                 )
             if first <= value < first + len(classes):
-                hint = ' If 0 means unlabelled, set reduce_zero_label=True instead.'
+                hint = ' If 0 means unlabeled, set reduce_zero_label=True instead.'
                 raise DataError(
                     f'void={value} is also the number of the class {classes[value - first]!r}: '
                     f'classes count from {first}, so they are {first} to '
@@ -96,20 +96,20 @@ class LabelFolder(BaseSegDataset):
 
         Returns:
             list[dict]: As in ``BaseSegDataset``. Labels that do not exist have the name that was
-            looked for; they are also in ``self.unlabelled``.
+            looked for; they are also in ``self.unlabeled``.
         """
         folder, label_folder = (self.data_prefix.get(k) for k in ('img_path', 'seg_map_path'))
         if folder == label_folder and self.img_suffix == self.seg_map_suffix:
             raise DataError(
                 f'{folder} has both the images and the labels. Set img_suffix and seg_map_suffix '
-                "of the data set to tell them apart, for instance '.jpg' and '.png'."
+                "of the dataset to tell them apart, for instance '.jpg' and '.png'."
             )
         labels = {} if label_folder is None else self._files(label_folder, self.seg_map_suffix)
         taken = labels.values() if folder == label_folder else ()
         images = self._files(folder, self.img_suffix, taken)
         # What a label that does not exist is called in messages.
         usual = '.png' if '.png' in self.seg_map_suffix else self.seg_map_suffix[0]
-        self.unlabelled = []
+        self.unlabeled = []
         infos = []
         for stem in self._stems(images):
             image = images.get(stem, stem + self.img_suffix[0])
@@ -123,7 +123,7 @@ class LabelFolder(BaseSegDataset):
                 label = labels.get(stem, stem + usual)
                 info['seg_map_path'] = os.path.join(label_folder, label)
                 if stem not in labels:
-                    self.unlabelled.append(info['img_path'])
+                    self.unlabeled.append(info['img_path'])
             infos.append(info)
         return infos
 
@@ -138,7 +138,7 @@ class LabelFolder(BaseSegDataset):
             if stem in found:
                 raise DataError(
                     f'{folder} has both {found[stem]} and {name}. Remove one of them, or set '
-                    'img_suffix or seg_map_suffix of the data set to the type that is meant.'
+                    'img_suffix or seg_map_suffix of the dataset to the type that is meant.'
                 )
             if stem:
                 found[stem] = name
@@ -153,13 +153,13 @@ class LabelFolder(BaseSegDataset):
 
     def filter_data(self) -> list[dict]:
         """All images; raises if some have no label."""
-        if self.unlabelled:
-            if problem := unlabelled(self, self.data_list):
+        if self.unlabeled:
+            if problem := unlabeled(self, self.data_list):
                 raise DataError(f'{problem}.')
             folder, suffix = self.data_prefix['seg_map_path'], ' or '.join(self.seg_map_suffix)
             raise DataError(
-                f'{len(self.unlabelled)} of {len(self.data_list)} images have no label in {folder} '
-                f'that has the same name and ends in {suffix}; the first is {self.unlabelled[0]}. '
+                f'{len(self.unlabeled)} of {len(self.data_list)} images have no label in {folder} '
+                f'that has the same name and ends in {suffix}; the first is {self.unlabeled[0]}. '
                 'tools/check_dataset.py lists them all.'
             )
         return super().filter_data()

@@ -30,7 +30,7 @@ IMAGENET_LAYOUT = """\
 data/imagenet/
   train/  n01440764/n01440764_10026.JPEG ...
   val/    n01440764/ILSVRC2012_val_00000293.JPEG ..."""
-# task -> where the data set of our configs comes from, and its layout
+# task -> where the dataset of our configs comes from, and its layout
 PUBLIC = {
     'mmdet': ('COCO 2017 from https://cocodataset.org/#download', COCO_LAYOUT),
     'mmseg': (
@@ -49,7 +49,7 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
     Args:
         cfg (Config): The config.
         loaders (tuple[str]): Names of the data loaders that will be used.
-        draw (bool): Whether the built-in data set is drawn, if these data loaders read nothing
+        draw (bool): Whether the built-in dataset is drawn, if these data loaders read nothing
             else. Defaults to True.
     """
     used = [(name, dataset) for name in loaders for dataset in innermost_datasets(cfg.get(name))]
@@ -64,11 +64,11 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
         classes = (dataset.get('metainfo') or {}).get('classes')
         # mmengine reads the names from a file if there is one.
         if not (isinstance(classes, str) and ('://' in classes or Path(classes).is_file())):
-            check_names(classes, f'data set of {loader}')
+            check_names(classes, f'dataset of {loader}')
         for what, path in _needed_paths(dataset):
             if path.exists():
                 continue
-            text = f'The data set is missing: {path.absolute()} does not exist ({what} of {loader} '
+            text = f'The dataset is missing: {path.absolute()} does not exist ({what} of {loader} '
             text += 'in the config). '
             if shapes and _lies_in(path, shapes['root']):
                 raise UserError(text + _how_to_draw(shapes))
@@ -80,7 +80,7 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
 
 
 def _check_evaluator(cfg: Config, loader: str) -> None:
-    """Raise if the annotation file of an evaluator does not exist, whose data set does."""
+    """Raise if the annotation file of an evaluator does not exist, whose dataset does."""
     name = loader.replace('_dataloader', '_evaluator')
     for evaluator in nested_dicts(cfg.get(name)):
         path = evaluator.get('ann_file') or '://'
@@ -89,13 +89,13 @@ def _check_evaluator(cfg: Config, loader: str) -> None:
             own = [path for one in datasets for what, path in _needed_paths(one) if 'ann' in what]
             raise UserError(
                 f'{Path(path).absolute()} does not exist (ann_file of {name} in the config). It '
-                f'must name the annotation file of the data set in {loader}'
+                f'must name the annotation file of the dataset in {loader}'
                 + (f': {own[0]}' if own else '.')
             )
 
 
 def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    """The files and folders of a data set that must be on this machine's disk."""
+    """The files and folders of a dataset that must be on this machine's disk."""
     if (dataset.get('backend_args') or {}).get('backend', 'local') != 'local':
         return
     root = dataset.get('data_root') or ''
@@ -107,7 +107,7 @@ def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
 
 
 def _parts(dataset: dict) -> dict[str, str]:
-    """The paths of a data set below its data_root."""
+    """The paths of a dataset below its data_root."""
     folders = dataset.get('data_prefix') or {}
     named = {f'data_prefix.{key}': folder for key, folder in folders.items()}
     return {'ann_file': dataset.get('ann_file') or '', **named}
@@ -120,13 +120,13 @@ def _lies_in(path: Path, root: str) -> bool:
 def _how_to_draw(shapes: dict) -> str:
     options = [f'--{name} {value}' for name, value in shapes.items() if name != 'root']
     return (
-        'It is the built-in data set, which training and testing draw if they use no other data. '
+        'It is the built-in dataset, which training and testing draw if they use no other data. '
         f'To draw it now: xcit-mm shapes {shlex.quote(shapes["root"])} {" ".join(options)}'
     )
 
 
 def _is_public(task: str, dataset: dict) -> bool:
-    """Whether a data set is COCO or ADE20k as in our configs, and not the user's own data."""
+    """Whether a dataset is COCO or ADE20k as in our configs, and not the user's own data."""
     root, *layout = PUBLIC[task][1].splitlines()
     return (
         Path(dataset.get('data_root') or '') == Path(root)
@@ -149,7 +149,7 @@ def _what_is_there(loader: str, what: str, path: Path) -> str:
     path = Path(os.path.abspath(path))
     parent = next(folder for folder in path.parents if folder.exists())
     if not parent.is_dir():
-        return f'{parent} is a file, not a folder. Change {what} of the data set in {loader}.'
+        return f'{parent} is a file, not a folder. Change {what} of the dataset in {loader}.'
     names = sorted(f'{entry.name}/' if entry.is_dir() else entry.name for entry in parent.iterdir())
     shown = ', '.join(names[:NAMES_SHOWN]) or 'nothing'
     more = f' and {len(names) - NAMES_SHOWN} more' if len(names) > NAMES_SHOWN else ''
@@ -158,6 +158,6 @@ def _what_is_there(loader: str, what: str, path: Path) -> str:
     close = [lower[name] for name in difflib.get_close_matches(missing, lower, cutoff=0.5)]
     guess = f' Did you mean {" or ".join(close)}?' if close else ''
     return (
-        f'{parent} has {shown}{more}.{guess} Change {what} of the data set in {loader} '
+        f'{parent} has {shown}{more}.{guess} Change {what} of the dataset in {loader} '
         '(data_root, ann_file and data_prefix are explained in docs/custom_data.md).'
     )

@@ -20,7 +20,7 @@ def draw_detections(data_root: Path, predictions: Path, folder: Path) -> list[Pa
     """Draw boxes and masks: ground truth on the left, prediction on the right.
 
     Args:
-        data_root (Path): Folder of the built-in data set.
+        data_root (Path): Folder of the built-in dataset.
         predictions (Path): Folder that ``xcit-mm infer`` wrote.
         folder (Path): Folder for the pictures.
     """
@@ -87,11 +87,11 @@ def draw_segmentations(
     """Draw label maps: ground truth on the left, prediction on the right.
 
     Args:
-        data_root (Path): Folder of the built-in data set.
+        data_root (Path): Folder of the built-in dataset.
         predictions (Path): Folder that ``xcit-mm infer`` wrote.
         folder (Path): Folder for the pictures.
         classes (list[str]): Names of the classes.
-        palette (list[list[int]]): Their colours.
+        palette (list[list[int]]): Their colors.
     """
     from mmseg.structures import SegDataSample
     from mmseg.visualization import SegLocalVisualizer

@@ -13,8 +13,9 @@ import mmseg
 import torch
 from mmengine.hub import get_config
 
+from xcit_mm_runtime.files import write_atomically
+
 from ..errors import UserError
-from ..files import write_atomically
 from ..version import __version__
 from .curves import plot_curves, read_curves
 from .page import Section, render

@@ -24,7 +24,7 @@ class Job:
         title (str): Its display name.
         config (str): Its config.
         metrics (tuple[str]): The arguments of ``xcit-mm test --eval``.
-        images (str): Which images of the data set are drawn on the page, a glob.
+        images (str): Which images of the dataset are drawn on the page, a glob.
         headline (dict): Metrics at the top of the page: name in the JSON -> display name.
     """
 

@@ -16,7 +16,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from ..datasets.shapes.draw import draw_scene
-from .metadata import normalisation
+from .metadata import normalization
 
 # Batch, height and width. The sides of the second are odd: padding and rounding show there.
 SIZES = ((1, 256, 320), (1, 203, 277), (2, 192, 160))
@@ -151,7 +151,7 @@ def file_input(preprocessor: Any, batch: np.ndarray, raw_order: str | None) -> n
     if converts(preprocessor) and x.shape[1] == 3:
         x = x[:, ::-1]
     x = x.astype(np.float32)
-    mean, std = normalisation(preprocessor)
+    mean, std = normalization(preprocessor)
     if mean is not None:
         shape = (1, -1, 1, 1)
         x = (x - np.array(mean, x.dtype).reshape(shape)) / np.array(std, x.dtype).reshape(shape)

@@ -185,10 +185,10 @@ def decode(coder: Any, boxes: Tensor, delta: Tensor, size: tuple[int, int]) -> T
     """
     delta = delta * delta.new_tensor(coder.stds) + delta.new_tensor(coder.means)
     extent = boxes[..., 2:] - boxes[..., :2]
-    centre = (boxes[..., :2] + boxes[..., 2:]) * 0.5 + extent * delta[..., :2]
+    center = (boxes[..., :2] + boxes[..., 2:]) * 0.5 + extent * delta[..., :2]
     limit = abs(math.log(16 / 1000))  # mmdet's default, which its heads never change
     half = extent * delta[..., 2:].clamp(-limit, limit).exp() * 0.5
-    moved = torch.cat([centre - half, centre + half], -1)
+    moved = torch.cat([center - half, center + half], -1)
     if not coder.clip_border:
         return moved
     height, width = size

@@ -16,13 +16,14 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
+from xcit_mm_runtime.files import replacing, write_atomically
+
 from ..errors import UserError
-from ..files import replacing, write_atomically
 from ..inference.predictors import class_info
 from .check import Report, Run, compare, converts
 from .detector import Detector
 from .graph import Features, Preprocess, Segmentor
-from .metadata import KEY, describe, normalisation
+from .metadata import KEY, describe, normalization
 from .operators import translations
 from .precision import lower
 
@@ -41,7 +42,7 @@ class Options:
         format (str): ``onnx`` or ``torch``.
         backbone (bool): Whether to export the backbone alone. Defaults to False.
         labels (bool): Whether a segmentor gives labels, not logits. Defaults to False.
-        uint8 (bool): Whether the graph takes raw values and normalises them. Defaults to False.
+        uint8 (bool): Whether the graph takes raw values and normalizes them. Defaults to False.
         channel_order (str): Order of the channels of raw values. Defaults to ``rgb``.
         opset (int): Version of ONNX's operators. Defaults to 18.
         precision (str): ``float32``, ``float16`` or ``int8``. Defaults to ``float32``.
@@ -78,7 +79,7 @@ def export(
         options (Options): What the user asks for.
         name (str): The name of the model.
         checkpoint (str): Where its weights came from.
-        stored_meta (dict): Names and colours of the classes; empty for those of the config.
+        stored_meta (dict): Names and colors of the classes; empty for those of the config.
         images (Sequence[np.ndarray]): Images in BGR to check the file with. Defaults to (), drawn
             ones.
         calibration (Sequence[np.ndarray], optional): See :func:`.precision.lower`. Defaults to
@@ -144,7 +145,7 @@ def preprocessing(model: Any, options: Options) -> Preprocess:
     if not options.uint8:
         return Preprocess(divisor=divisor, pad_value=pad_value)
     channels = model.backbone.in_channels
-    mean, std = normalisation(source)
+    mean, std = normalization(source)
     return Preprocess(
         mean or [0.0] * channels,
         std or [1.0] * channels,

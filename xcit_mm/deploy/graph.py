@@ -29,12 +29,12 @@ class Preprocess(NamedTuple):
 
     Args:
         mean (list[float], optional): Mean of each channel, in the network's order. None: the
-            input is normalised already.
+            input is normalized already.
         std (list[float], optional): Deviation of each channel.
         swap (bool): Whether the channels of the input are in the reverse order.
         divisor (int): The image is padded with ``pad_value`` at the bottom and on the right until
             this divides both sides.
-        pad_value (float): The value of padding, after normalisation.
+        pad_value (float): The value of padding, after normalization.
     """
 
     mean: list[float] | None = None
@@ -45,7 +45,7 @@ class Preprocess(NamedTuple):
 
 
 class Input(nn.Module):
-    """Images (B, C, H, W), raw or normalised, to what the network takes."""
+    """Images (B, C, H, W), raw or normalized, to what the network takes."""
 
     mean: Tensor
     std: Tensor

@@ -36,14 +36,14 @@ def describe(
         model (nn.Module): The model.
         name (str): Its name.
         checkpoint (str): Where its weights came from.
-        dataset_meta (dict): Names and colours of the classes, as ``class_info`` gives them.
+        dataset_meta (dict): Names and colors of the classes, as ``class_info`` gives them.
         task (str): ``detection``, ``segmentation`` or ``features``.
         preprocess (Preprocess): What the graph does to its input.
         channel_order (str): ``rgb`` or ``bgr``, the order that the graph takes.
         opset (int, optional): Version of ONNX's operators; None for another format.
     """
     raw = preprocess.mean is not None
-    mean, std = normalisation(model.data_preprocessor)
+    mean, std = normalization(model.data_preprocessor)
     classes = [] if task == 'features' else list(dataset_meta['classes'])
     versions: dict[str, Any] = {'xcit_mm': __version__, 'torch': torch.__version__}
     if opset is not None:
@@ -78,7 +78,7 @@ def describe(
     }
 
 
-def normalisation(preprocessor: Any) -> tuple[list[float] | None, list[float] | None]:
+def normalization(preprocessor: Any) -> tuple[list[float] | None, list[float] | None]:
     """Mean and deviation of each channel, or None twice if the model takes raw values."""
     if not preprocessor._enable_normalize:
         return None, None

@@ -67,7 +67,7 @@ def roi_align(
         scales (Sequence[float]): Pixels of each level per pixel of the image.
         size (tuple[int, int]): Height and width of the result.
         samples (int): Samples per bin and axis; 0 for as many as the bin has pixels.
-        aligned (bool): Whether pixels are points at their centres.
+        aligned (bool): Whether pixels are points at their centers.
 
     Returns:
         Tensor: (R, C, height, width).

@@ -1,7 +1,7 @@
 """Makes an exported float32 file smaller: weights and products in float16 or int8.
 
 Both leave alone what few bits would spoil: attention, whose covariance is a sum over all tokens,
-which float16 cannot hold; positions, normalisation, resizing, and the last layers of the heads with
+which float16 cannot hold; positions, normalization, resizing, and the last layers of the heads with
 all that computes with boxes.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xcit_mm_deploy.preprocess import resize_image, to_planes
+from xcit_mm_runtime.preprocess import resize_image, to_planes
 
 from .metadata import KEY
 

@@ -16,7 +16,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from ..files import UNFINISHED, write_atomically
+from xcit_mm_runtime.files import UNFINISHED, write_atomically
 
 
 def what_resume_takes(work_dir: str) -> str:

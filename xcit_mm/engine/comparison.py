@@ -11,11 +11,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from xcit_mm_deploy.draw import draw_detections, draw_segmentation, side_by_side
-from xcit_mm_deploy.inputs import read_image
+from xcit_mm_runtime.draw import draw_detections, draw_segmentation, side_by_side
+from xcit_mm_runtime.files import write_png
+from xcit_mm_runtime.inputs import read_image
 
 from ..configs import bit_depth
-from ..files import write_png
 
 
 @HOOKS.register_module()
@@ -77,7 +77,7 @@ def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) ->
     Args:
         image (np.ndarray): BGR, the image file.
         sample (DetDataSample or SegDataSample): On the CPU.
-        metainfo (dict): Classes and palette of the data set.
+        metainfo (dict): Classes and palette of the dataset.
     """
     names = metainfo.get('classes') or (), metainfo.get('palette')
     pictures = {}

@@ -37,7 +37,7 @@ def use_own_metrics(evaluator: Any) -> Any:
 
 
 def evaluate_own_images(loop: BaseLoop, what: str) -> int:
-    """Restrict COCO's evaluation to the images of a loop's data set, and count all their objects.
+    """Restrict COCO's evaluation to the images of a loop's dataset, and count all their objects.
 
     mmdet evaluates all images of the annotation file, so that the objects of those that a setting
     such as ``indices`` leaves out count as missed. COCO counts 100 detections, so that the objects
@@ -51,7 +51,7 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> int:
         int: The largest number of objects in an image; 0 if this is no evaluation of detections.
 
     Raises:
-        UserError: If the evaluator's annotation file lacks images of the data set.
+        UserError: If the evaluator's annotation file lacks images of the dataset.
     """
     dataset: Any = loop.dataloader.dataset
     # Those of panoptic segmentation have no img_ids before they compute.
@@ -71,7 +71,7 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> int:
         if others := [info['img_path'] for info in infos if not _is_same(info, coco.imgs)]:
             raise UserError(
                 f'{what}_evaluator.ann_file lacks {len(others)} of the {len(infos)} images of the '
-                f'data set in {what}_dataloader, such as {others[0]}. Both must name the same '
+                f'dataset in {what}_dataloader, such as {others[0]}. Both must name the same '
                 'annotation file.'
             )
         metric.img_ids = [info['img_id'] for info in infos]
@@ -106,6 +106,6 @@ def _count_objects(info: dict[str, Any]) -> int:
 
 
 def _is_same(info: dict[str, Any], images: dict[int, dict[str, Any]]) -> bool:
-    """Whether an image of a data set has its id in the images of an annotation file."""
+    """Whether an image of a dataset has its id in the images of an annotation file."""
     image = images.get(info['img_id'])
     return image is not None and info['img_path'].endswith(image['file_name'])

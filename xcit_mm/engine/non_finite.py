@@ -11,8 +11,9 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.optim import Optimizer
 
+from xcit_mm_runtime.files import write_atomically
+
 from ..errors import UserError
-from ..files import write_atomically
 from .checkpoint import what_resume_takes
 from .gradients import GradientWatch
 from .images import describe_images, json_number

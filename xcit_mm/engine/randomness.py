@@ -37,7 +37,7 @@ def seed_all(*key: int) -> None:
 
 
 class SeededIndex(int):
-    """An index of a data set that carries the seed of its sample, even to another process."""
+    """An index of a dataset that carries the seed of its sample, even to another process."""
 
     key: tuple[int, ...]
 
@@ -58,7 +58,7 @@ class SeededRepeatSampler(SeededDefaultSampler):
     it covers only a part of the images.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
         repeats (int): How often an image comes. Defaults to 3.
         shuffle (bool): Whether the order is random. Defaults to True.
         seed (int, optional): Seed of the order, the same in all processes. Defaults to None.

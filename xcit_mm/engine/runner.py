@@ -16,12 +16,13 @@ from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
 
+from xcit_mm_runtime.files import write_atomically
+
 from ..datasets.bit_depth import warn_of_unused_bits
 from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
-from ..files import write_atomically
 from ..weights.hook import strict_loading
 from .console import StartFilter, console_handlers, hide_noise
 from .evaluated import evaluate_own_images, find_low_limits, use_own_metrics
@@ -62,7 +63,7 @@ def check_moments(optim_wrapper: Any) -> None:
 
 @RUNNERS.register_module()
 class GuardedRunner(Runner):
-    """mmengine's runner with guarded data sets, and a start that fits on a screen.
+    """mmengine's runner with guarded datasets, and a start that fits on a screen.
 
     ``verbose = True`` in a config, or ``log_level = 'DEBUG'``, shows all of the start.
     """
@@ -136,7 +137,7 @@ class GuardedRunner(Runner):
         return super().build_evaluator(use_own_metrics(evaluator))
 
     def prepare_evaluation(self, loop: BaseLoop, what: str) -> None:
-        """Evaluate the images of the data set; warn if the model cannot find all their objects."""
+        """Evaluate the images of the dataset; warn if the model cannot find all their objects."""
         objects = evaluate_own_images(loop, what)
         if low := find_low_limits(self.cfg.get('model') or {}, objects):
             self.logger.warning(

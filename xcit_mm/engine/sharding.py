@@ -41,7 +41,7 @@ class FullySharded(nn.Module):
         self.is_gathered = False
 
     def shard(self, runner: Runner) -> None:
-        """Initialise the weights, the same in all processes, and shard them.
+        """Initialize the weights, the same in all processes, and shard them.
 
         Args:
             runner (Runner): The runner that trains the model.

@@ -1,6 +1,6 @@
 """Runs detectors and segmentors on users' images, and writes and draws what they predict."""
 
-from xcit_mm_deploy.inputs import (
+from xcit_mm_runtime.inputs import (
     ResultNames,
     find_images,
     find_sources,

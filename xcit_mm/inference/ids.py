@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xcit_mm_deploy import coco
-from xcit_mm_deploy.inputs import Source, is_video
+from xcit_mm_runtime import coco
+from xcit_mm_runtime.inputs import Source, is_video
 
 from ..errors import UserError
 

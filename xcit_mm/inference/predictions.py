@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.progress import track
 
-from xcit_mm_deploy.coco import write_items, write_predictions
+from xcit_mm_runtime.coco import write_items, write_predictions
+from xcit_mm_runtime.files import replacing
 
-from ..files import replacing
 from .shards import Records
 
 # COCO's results format, which pycocotools reads: one file per kind, as masks have other areas.

@@ -1,4 +1,4 @@
-"""Predicts with a checkpoint: from an image to arrays, with the names and colours of classes."""
+"""Predicts with a checkpoint: from an image to arrays, with the names and colors of classes."""
 
 import functools
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
-from xcit_mm_deploy.draw import colors
-from xcit_mm_deploy.model import check_size
-from xcit_mm_deploy.results import Detections, Segmentation, label_type
+from xcit_mm_runtime.draw import colors
+from xcit_mm_runtime.model import check_size
+from xcit_mm_runtime.results import Detections, Segmentation, label_type
 
 from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts
 from ..engine import LoadWatch
@@ -143,14 +143,14 @@ def build_inferencer(
 
 
 def class_info(cfg: Config, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
-    """The names and colours of a model's classes: the checkpoint's, else the config's.
+    """The names and colors of a model's classes: the checkpoint's, else the config's.
 
     Args:
         cfg (Config): The config.
         checkpoint (dict, optional): The content of the checkpoint.
 
     Returns:
-        dict: ``classes``, a name for each class of the model, and ``palette``, as many RGB colours.
+        dict: ``classes``, a name for each class of the model, and ``palette``, as many RGB colors.
     """
     meta = (checkpoint or {}).get('meta') or {}
     saved = {key.lower(): value for key, value in (meta.get('dataset_meta') or meta).items()}
@@ -165,6 +165,6 @@ def class_info(cfg: Config, checkpoint: dict[str, Any] | None) -> dict[str, Any]
     palettes = [source.get('palette') for source in known if list(source['classes']) == classes]
     palette = next((p for p in palettes if isinstance(p, (list, tuple))), None)
     classes += [f'class {i}' for i in range(len(classes), count)]
-    # Data sets with classes of their own inherit the palette of COCO, which is longer.
+    # Datasets with classes of their own inherit the palette of COCO, which is longer.
     bgr = colors(len(classes), palette)[: len(classes)]
     return {'classes': classes, 'palette': [list(color[::-1]) for color in bgr]}

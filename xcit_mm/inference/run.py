@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 from rich.progress import Progress
 
-from xcit_mm_deploy import Detections, ImageError, coco
-from xcit_mm_deploy.inputs import ResultNames, Source, is_video, read_image
+from xcit_mm_runtime import Detections, ImageError, coco
+from xcit_mm_runtime.files import write_png
+from xcit_mm_runtime.inputs import ResultNames, Source, is_video, read_image
 
 from ..errors import is_out_of_memory
-from ..files import write_png
 from .ids import AnnotationFile, Ids, own_ids
 from .predictions import results_path, write_detections
 from .predictors import Predictor, Result

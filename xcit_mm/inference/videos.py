@@ -9,7 +9,7 @@ import cv2
 import mmcv
 import numpy as np
 
-from xcit_mm_deploy.inputs import Source
+from xcit_mm_runtime.inputs import Source
 
 from ..errors import UserError
 

@@ -65,7 +65,7 @@ class RowGroup:
                 distributed.broadcast(x, self._global(0), group=self.group)
         return x
 
-    def neighbours(self, rows: Tensor, below: int) -> tuple[Tensor, Tensor]:
+    def neighbors(self, rows: Tensor, below: int) -> tuple[Tensor, Tensor]:
         """The last rows of the process above, and the first rows of the one below.
 
         Args:
@@ -74,7 +74,7 @@ class RowGroup:
         """
         if self.size == 1:
             return rows[:, :0], rows[:, :0]
-        return _Neighbours.apply(rows, below, self)
+        return _Neighbors.apply(rows, below, self)
 
     def gather(self, x: Tensor, heights: list[int]) -> Tensor:
         """All rows of a map, from those of each process.
@@ -86,7 +86,7 @@ class RowGroup:
         return _Gather.apply(x, heights, self) if self.size > 1 else x
 
     def exchange(self, up: Tensor | None, down: Tensor | None, like: list[Tensor | None]) -> None:
-        """Send one tensor to each neighbour and receive one from each, all at once.
+        """Send one tensor to each neighbor and receive one from each, all at once.
 
         Args:
             up (Tensor, optional): For the process above.
@@ -137,7 +137,7 @@ def _reduced(x: Tensor, group: RowGroup) -> Tensor:
     return x
 
 
-class _Neighbours(torch.autograd.Function):
+class _Neighbors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, below: int, group: RowGroup) -> tuple[Tensor, Tensor]:
         ctx.group, ctx.num_rows = group, rows.shape[1]

@@ -14,7 +14,7 @@ class LayerBytes(NamedTuple):
     Args:
         first (int): The first token, which serves as the origin of the sums.
         sums (int): The sums over the tokens, which are added up over all processes.
-        rows (int): Rows for its neighbours.
+        rows (int): Rows for its neighbors.
     """
 
     first: int
@@ -22,16 +22,16 @@ class LayerBytes(NamedTuple):
     rows: int
 
 
-def layer_bytes(dims: int, width: int, neighbours: int = 2) -> LayerBytes:
+def layer_bytes(dims: int, width: int, neighbors: int = 2) -> LayerBytes:
     """What a process exchanges in a layer, forward, in float32. Backward takes as much again.
 
     Args:
         dims (int): Width d of the tokens.
         width (int): Width of the token grid.
-        neighbours (int): Processes next to it: 2, or 1 at the ends.
+        neighbors (int): Processes next to it: 2, or 1 at the ends.
     """
     return LayerBytes(
-        dims * FLOAT, (dims + 1) ** 2 * FLOAT, neighbours * HALO * width * dims * FLOAT
+        dims * FLOAT, (dims + 1) ** 2 * FLOAT, neighbors * HALO * width * dims * FLOAT
     )
 
 

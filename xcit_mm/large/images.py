@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xcit_mm_deploy.inputs import decode_any_depth, to_8_bit
+from xcit_mm_runtime.inputs import decode_any_depth, to_8_bit
 
 from ..errors import UserError
 from .windows import Window
@@ -21,7 +21,7 @@ Scale = Callable[[np.ndarray], np.ndarray]
 
 
 class Image(Protocol):
-    """An image, RGB, grey or with any number of channels."""
+    """An image, RGB, gray or with any number of channels."""
 
     shape: tuple[int, int, int]
 
@@ -202,7 +202,7 @@ class Prepare:
     def __call__(self, pixels: np.ndarray) -> Tensor:
         """Pixels (h, w, C), RGB if they have three channels, to (1, C, h, w)."""
         if self.channels == 3 and pixels.shape[2] != 3:
-            # As OpenCV reads them: grey in all three channels, and no transparency.
+            # As OpenCV reads them: gray in all three channels, and no transparency.
             pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
         if self.is_bgr and self.channels == 3:
             pixels = pixels[..., ::-1]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..files import replacing, write_atomically, write_png
+from xcit_mm_runtime.files import replacing, write_atomically, write_png
+
 from .images import Image
 from .store import reserve
 from .windows import Window, pieces, tiles

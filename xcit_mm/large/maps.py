@@ -208,7 +208,7 @@ class Resized(Map):
         return out.permute(0, 3, 1, 2)
 
     def _axis(self, axis: int, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Both neighbours of each pixel in the source, and the weight of the second.
+        """Both neighbors of each pixel in the source, and the weight of the second.
 
         In float32, as torch computes them: far from the origin of a large map, more digits would
         give other weights.

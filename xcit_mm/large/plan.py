@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xcit_mm_runtime.files import write_atomically
+
 from ..errors import UserError
-from ..files import write_atomically
 from .rows import HALO
 from .units import format_bytes
 
 FLOAT = 4
-# Strips of more memory, or of as many rows, gain nothing: the rows of neighbours are few next to
+# Strips of more memory, or of as many rows, gain nothing: the rows of neighbors are few next to
 # them by then. So memory hardly grows with the image, even below the limit.
 MAX_STRIP = 256 * 2**20
 MAX_ROWS, ENOUGH_ROWS = 64, 16
@@ -100,11 +101,11 @@ def make_plan(
 def _bytes_per_row(backbone: Any, shape: tuple[int, int, int], width: int) -> int:
     """The most that one row of tokens takes at a time, in the stem or in a layer."""
     patch, dims = backbone.patch_size, backbone.embed_dims
-    # Pixels as they are read, and as floats before and after normalisation and padding.
+    # Pixels as they are read, and as floats before and after normalization and padding.
     pixels = 4 * patch * shape[1] * max(shape[2], backbone.in_channels) * FLOAT
     # The first map of the stem, its BatchNorm and GELU, and the second map.
     first = backbone.patch_embed.layers[0].conv.out_channels * (patch // 2) ** 2 * width * FLOAT
-    # A strip as it is read, its copy with neighbours, two temporary ones, and what is written.
+    # A strip as it is read, its copy with neighbors, two temporary ones, and what is written.
     layer = 6 * width * dims * FLOAT
     return max(pixels + 4 * first, layer)
 

@@ -1,7 +1,7 @@
 """One image over many processes: each has some rows of the token grid.
 
 A layer exchanges the sums from which its attention follows, (d + 1)² numbers, and two rows of
-neighbours; BatchNorm in training exchanges its own sums. Nothing else leaves a process.
+neighbors; BatchNorm in training exchanges its own sums. Nothing else leaves a process.
 """
 
 import itertools
@@ -116,8 +116,8 @@ class SpreadBackbone:
         return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
 
     def _lpi(self, rows: Tensor, lpi: LPI, num_below: int) -> Tensor:
-        """``LPI(x)`` of normalised rows (B, n, W, d), as tokens."""
-        above, below = self.group.neighbours(rows, num_below)
+        """``LPI(x)`` of normalized rows (B, n, W, d), as tokens."""
+        above, below = self.group.neighbors(rows, num_below)
         x = torch.cat([above, rows, below], dim=1).permute(0, 3, 1, 2)
         count = rows.shape[1]
         # After the first convolution, only the nearest row on either side is needed, and right.

@@ -1,7 +1,7 @@
 """The backbone over rows of its token grid.
 
 A layer needs two things from the rest of the image: the sums over all tokens from which the
-covariance form of the attention follows, and two rows of neighbours on either side for the local
+covariance form of the attention follows, and two rows of neighbors on either side for the local
 patch interaction. The stem needs the pixels around its rows. Everything else is local.
 """
 
@@ -20,10 +20,10 @@ from ..models.fast.lpi import add_lpi
 from ..models.layers import ConvNorm, SinusoidalPositionEncoding, XCiTLayer
 from ..models.layers.position import DIMS_PER_AXIS, encode_axis
 
-# Rows of neighbours that a layer needs on either side: one for each of its 3x3 convolutions.
+# Rows of neighbors that a layer needs on either side: one for each of its 3x3 convolutions.
 HALO = 2
 
-# Normalises a map (B, C, h, W), in which only the rows between the two numbers are one's own.
+# Normalizes a map (B, C, h, W), in which only the rows between the two numbers are one's own.
 Normalize = Callable[[nn.Module, Tensor, int, int], Tensor]
 
 
@@ -106,7 +106,7 @@ def encode_rows(
 
 
 class Statistics:
-    """Sums over the normalised tokens of an image, piece by piece, in float64.
+    """Sums over the normalized tokens of an image, piece by piece, in float64.
 
     Args:
         layer (XCiTLayer): The layer whose attention they are for.
@@ -167,7 +167,7 @@ def run_rows(
     Args:
         layer (XCiTLayer): The layer, in eval mode.
         linear (tuple[Tensor, Tensor]): What :meth:`Statistics.linear_map` returned.
-        x (Tensor): Rows with their neighbours, (rows, W, d).
+        x (Tensor): Rows with their neighbors, (rows, W, d).
         start (int): First of the rows that are wanted.
         stop (int): Last one, exclusive.
 

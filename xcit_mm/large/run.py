@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from rich.progress import Progress, TaskID, TimeElapsedColumn
 
-from xcit_mm_deploy import coco
-from xcit_mm_deploy.inputs import find_images
-from xcit_mm_deploy.results import Detections
+from xcit_mm_runtime import coco
+from xcit_mm_runtime.files import replacing, write_png
+from xcit_mm_runtime.inputs import find_images
+from xcit_mm_runtime.results import Detections
 
 from ..errors import UserError
-from ..files import replacing, write_png
 from ..inference.ids import Ids
 from .images import Scale, TiffImage, open_image
 from .labels import Labels, read_preview, write_preview, write_tiff
@@ -62,7 +62,7 @@ def segment_large(
         out_dir (Path): Folder for results.
         memory (int, optional): Bytes that the process may use.
         window (int, optional): Side of sliding windows; None for the whole image.
-        overlap (int): What neighbouring windows have in common.
+        overlap (int): What neighboring windows have in common.
         job (str): Identifies image, weights and settings.
         preview (bool): Whether to write a small picture.
         scale (callable, optional): As for :func:`.open_image`. Defaults to None.

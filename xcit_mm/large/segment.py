@@ -147,7 +147,7 @@ def labels_from_logits(model: Any, logits: torch.Tensor) -> np.ndarray:
 
 
 def palette_of(model: Any) -> np.ndarray:
-    """A colour for each class: those of the data set, or random ones."""
+    """A color for each class: those of the dataset, or random ones."""
     meta = getattr(model, 'dataset_meta', None) or {}
     classes = max(model.decode_head.out_channels, 2)
     palette = meta.get('palette')

@@ -55,7 +55,7 @@ def segment_windows(
         image (Image): The image.
         folder (Path): For intermediate files.
         window (int): Side of the windows in pixels.
-        overlap (int): What neighbours have in common.
+        overlap (int): What neighbors have in common.
         report (callable): Called after each window.
     """
     device = next(model.parameters()).device
@@ -128,7 +128,7 @@ def detect_windows(
         model (BaseDetector): The detector, in eval mode.
         image (Image): The image.
         window (int): Side of the windows in pixels.
-        overlap (int): What neighbours have in common.
+        overlap (int): What neighbors have in common.
         report (callable): Called after each window.
 
     Returns:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import replacing
+from xcit_mm_runtime.files import replacing
+
 from .plan import check_disk
 from .rows import Statistics
 from .windows import Window

@@ -51,8 +51,8 @@ class Nothing(BaseModule):
         return torch.zeros_like(x)
 
 
-class UnnormalisedXCA(XCA):
-    """XCA without the L2 normalisation of queries and keys."""
+class UnnormalizedXCA(XCA):
+    """XCA without the L2 normalization of queries and keys."""
 
     def attention_map(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The attention between channels, (B, h, d/h, d/h)."""
@@ -95,8 +95,8 @@ def _remove_branch(layer: Any, branch: str, norm: str, gamma: str) -> None:
 
 
 def without_l2_norm(trunk: XCiTTrunk) -> None:
-    """Do not normalise queries and keys."""
-    _replace_attention(trunk, UnnormalisedXCA)
+    """Do not normalize queries and keys."""
+    _replace_attention(trunk, UnnormalizedXCA)
 
 
 def without_temperature(trunk: XCiTTrunk) -> None:

@@ -24,7 +24,7 @@ class XCiTClassifier(XCiTTrunk):
         arch (str or dict): As in :class:`XCiT`. Defaults to ``s12``.
         patch_size (int): 8 or 16. Defaults to 16.
         num_classes (int): Number of classes. With 0 there is no head, as in the DINO models, and
-            the output is the normalised class token. Defaults to 1000.
+            the output is the normalized class token. Defaults to 1000.
         **trunk: The arguments of :class:`XCiT` that do not concern features: ``in_channels``,
             ``mlp_ratio``, ``qkv_bias``, ``drop_path_rate``, ``layer_scale_init``, ``norm_cfg``,
             ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention``,

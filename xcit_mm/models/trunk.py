@@ -120,7 +120,7 @@ class XCiTTrunk(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Truncated normals for linear layers; LayerScale was initialised at construction."""
+        """Truncated normals for linear layers; LayerScale was initialized at construction."""
         for module in () if self.is_init else self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)

@@ -17,7 +17,7 @@ class Variant:
         num_heads (int): Heads h of cross-covariance attention.
         layer_scale_init (float): Initial value of LayerScale.
         drop_path_rate (float): Stochastic depth, the same in every layer.
-        tokens_norm (bool): Whether the class-attention layers normalise all tokens, not the
+        tokens_norm (bool): Whether the class-attention layers normalize all tokens, not the
             class token alone.
     """
 

@@ -4,7 +4,7 @@ from .channels import LoadChannels, ScaleTo8Bit, read_channels
 from .classifier import ImageClassifier
 from .crops import CenterImageCrop, MultiCrop
 from .dino import DINO, DINOHead, dino_loss, information
-from .folders import CocoObjects, LabelledFolder, UnlabelledFolder
+from .folders import CocoObjects, LabeledFolder, UnlabeledFolder
 from .hooks import ClassesHook, DescribeHook, DINOHook, ValidateFirstHook
 from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
 from .transforms import PackImage, TimmTransform
@@ -19,7 +19,7 @@ __all__ = [
     'DescribeHook',
     'ImageClassifier',
     'KNNAccuracy',
-    'LabelledFolder',
+    'LabeledFolder',
     'LinearProbe',
     'LoadChannels',
     'MultiCrop',
@@ -27,7 +27,7 @@ __all__ = [
     'ScaleTo8Bit',
     'TimmTransform',
     'TopKAccuracy',
-    'UnlabelledFolder',
+    'UnlabeledFolder',
     'ValidateFirstHook',
     'dino_loss',
     'information',

@@ -9,7 +9,7 @@ import numpy as np
 from mmengine.logging import print_log
 from mmengine.registry import TRANSFORMS
 
-from xcit_mm_deploy.inputs import decode, to_8_bit, to_network_depth
+from xcit_mm_runtime.inputs import decode, to_8_bit, to_network_depth
 
 from ..configs import check_bit_depth
 
@@ -17,9 +17,9 @@ MAX_CHANNELS = 16
 
 
 def read_channels(path: str, channels: int, bit_depth: int = 16) -> np.ndarray:
-    """Read an image as (height, width, channels) in the type of the file, colours as RGB.
+    """Read an image as (height, width, channels) in the type of the file, colors as RGB.
 
-    With 3 channels, every image is read as infer reads it. With 1, colours become grey. Other
+    With 3 channels, every image is read as infer reads it. With 1, colors become gray. Other
     numbers must be the file's: those of its pixels, of the pages of a TIFF, or of an array (.npy).
 
     Args:
@@ -55,10 +55,10 @@ def _read_unchanged(path: str) -> np.ndarray:
     is_read, pages = cv2.imreadmulti(path, flags=cv2.IMREAD_UNCHANGED)
     if not is_read:
         raise ValueError('it cannot be read')
-    colours = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
+    colors = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
     pages = [
-        cv2.cvtColor(page, colours[page.shape[2]])
-        if page.ndim == 3 and page.shape[2] in colours
+        cv2.cvtColor(page, colors[page.shape[2]])
+        if page.ndim == 3 and page.shape[2] in colors
         else page
         for page in pages
     ]

@@ -113,7 +113,7 @@ class ImageClassifier(BaseModel):
         return self._teacher[0]
 
     def init_weights(self) -> None:
-        """Initialise; a run that lacks its teacher's weights stops here, not after an hour."""
+        """Initialize; a run that lacks its teacher's weights stops here, not after an hour."""
         super().init_weights()
         if self._teacher_cfg:
             _ = self.teacher

@@ -14,7 +14,7 @@ from torch import Tensor
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 RATIO = (3 / 4, 4 / 3)
-# Of the changes of colour: twice that makes brightness 0.2...1.8 of what it was.
+# Of the changes of color: twice that makes brightness 0.2...1.8 of what it was.
 MAX_STRENGTH = 2.0
 
 
@@ -55,8 +55,8 @@ class Crop:
                 f'std must be above 0: not {mean} and {std}'
             )
 
-    def normalise(self, image: Tensor) -> Tensor:
-        """Normalise a tensor (C, H, W)."""
+    def normalize(self, image: Tensor) -> Tensor:
+        """Normalize a tensor (C, H, W)."""
         if self.mean.shape[0] not in (1, image.shape[0]):
             raise ValueError(
                 f'mean and std have {self.mean.shape[0]} numbers, and the image '
@@ -96,14 +96,14 @@ class CenterImageCrop(Crop):
         scale = self.short_side / min(image.shape[1:])
         sides = [max(self.size, round(side * scale)) for side in image.shape[1:]]
         image = F.center_crop(F.resize(image, sides, mode, antialias=True), [self.size] * 2)
-        return {**data, 'img': self.normalise(image.clamp(0, 1))}
+        return {**data, 'img': self.normalize(image.clamp(0, 1))}
 
 
 @TRANSFORMS.register_module()
 class MultiCrop(Crop):
     """DINO's crops: two large ones and several small ones, each augmented in its own way.
 
-    Changes of saturation and hue, and grey, are for three channels, which are RGB. All others are
+    Changes of saturation and hue, and gray, are for three channels, which are RGB. All others are
     for any number of channels.
 
     Args:
@@ -114,9 +114,9 @@ class MultiCrop(Crop):
         local_scale (tuple[float, float]): Part of the image that they show. Defaults to
             (0.05, 0.4).
         local_crops (int): Number of small crops. Defaults to 8.
-        color_strength (float): How much the colours change: 1 as in DINO, 0 not at all. It scales
-            the changes of brightness, contrast, saturation and hue, and the probabilities of grey
-            and of solarisation. Less is better if such changes leave little that crops of an
+        color_strength (float): How much the colors change: 1 as in DINO, 0 not at all. It scales
+            the changes of brightness, contrast, saturation and hue, and the probabilities of gray
+            and of solarization. Less is better if such changes leave little that crops of an
             image share, as with photographs of one stain. Defaults to 1.
         mean (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
         std (Sequence[float]): See :class:`Crop`. Defaults to ImageNet's.
@@ -157,11 +157,11 @@ class MultiCrop(Crop):
         large = (image, self.global_size, self.global_scale)
         crops = {
             'global_crops': [
-                self._crop(*large, blur=1.0, solarise=0.0),
-                self._crop(*large, blur=0.1, solarise=0.2),
+                self._crop(*large, blur=1.0, solarize=0.0),
+                self._crop(*large, blur=0.1, solarize=0.2),
             ],
             'local_crops': [
-                self._crop(image, self.local_size, self.local_scale, blur=0.5, solarise=0.0)
+                self._crop(image, self.local_size, self.local_scale, blur=0.5, solarize=0.0)
                 for _ in range(self.local_crops)
             ],
         }
@@ -173,7 +173,7 @@ class MultiCrop(Crop):
         size: int,
         scale: tuple[float, float],
         blur: float,
-        solarise: float,
+        solarize: float,
     ) -> Tensor:
         from torchvision.transforms import RandomResizedCrop
         from torchvision.transforms import functional as F
@@ -190,9 +190,9 @@ class MultiCrop(Crop):
         if _happens(blur):
             radius = min(6, (size - 1) // 2)
             x = F.gaussian_blur(x, 2 * radius + 1, _uniform(0.1, 2.0))
-        if _happens(solarise * self.color_strength):
+        if _happens(solarize * self.color_strength):
             x = torch.where(x < 0.5, x, 1 - x)
-        return self.normalise(x)
+        return self.normalize(x)
 
 
 def _jitter(x: Tensor, strength: float) -> Tensor:

@@ -17,7 +17,7 @@ from .classifier import take_bare_weights
 
 
 class DINOHead(BaseModule):
-    """Three linear layers, a normalisation to length 1, and a linear layer with normalised rows.
+    """Three linear layers, a normalization to length 1, and a linear layer with normalized rows.
 
     Args:
         in_dims (int): Width of the class token.
@@ -53,7 +53,7 @@ class DINOHead(BaseModule):
         return self.last_layer(F.normalize(self.mlp(x), dim=-1))
 
     def init_weights(self) -> None:
-        """Truncated normals; the last layer was initialised at construction."""
+        """Truncated normals; the last layer was initialized at construction."""
         for module in () if self.is_init else self.mlp:
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)
@@ -92,7 +92,7 @@ class DINO(BaseModel):
             teacher has no stochastic depth.
         head (dict, optional): Arguments of :class:`DINOHead`. Defaults to None, DINO's own.
         student_temp (float): Temperature of the student. Defaults to 0.1.
-        center_momentum (float): How much of the centre a step keeps. Defaults to 0.9.
+        center_momentum (float): How much of the center a step keeps. Defaults to 0.9.
         data_preprocessor (dict, optional): Defaults to None, mmengine's ``BaseDataPreprocessor``.
         init_cfg (dict, optional): Initialization config. Defaults to None.
     """
@@ -129,7 +129,7 @@ class DINO(BaseModel):
         self.teacher.load_state_dict(self.student.state_dict())
 
     def init_weights(self) -> None:
-        """Initialise the student, and copy it to the teacher."""
+        """Initialize the student, and copy it to the teacher."""
         is_new = not self.is_init
         super().init_weights()
         if is_new:
@@ -167,7 +167,7 @@ class DINO(BaseModel):
         return data_samples
 
     def loss(self, global_crops: Tensor, local_crops: Tensor | None = None) -> dict[str, Tensor]:
-        """DINO's loss of crops (views, B, C, H, W), and :func:`information`; moves the centre."""
+        """DINO's loss of crops (views, B, C, H, W), and :func:`information`; moves the center."""
         views = [crops for crops in (global_crops, local_crops) if crops is not None]
         batch = global_crops.shape[1]
         with torch.no_grad():
@@ -182,7 +182,7 @@ class DINO(BaseModel):
 
     @torch.no_grad()
     def move_center(self, scores: Tensor) -> None:
-        """Move the centre towards the mean of the teacher's scores in all processes."""
+        """Move the center towards the mean of the teacher's scores in all processes."""
         total = scores.float().sum(dim=0)
         all_reduce(total)
         mean = total / (len(scores) * get_world_size())

@@ -1,4 +1,4 @@
-"""Images in folders, and objects in images, as data sets of mmengine."""
+"""Images in folders, and objects in images, as datasets of mmengine."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
 from ..datasets.check import DataError, Problem
 from ..datasets.check.coco import read_coco
@@ -32,7 +32,7 @@ def class_folders(root: Path) -> list[str]:
 
 
 @DATASETS.register_module()
-class UnlabelledFolder(BaseDataset):
+class UnlabeledFolder(BaseDataset):
     """The images in a folder and in all folders below it.
 
     If a pipeline returns None for a file, as for one that cannot be read, another one takes its
@@ -84,7 +84,7 @@ class UnlabelledFolder(BaseDataset):
 
 
 @DATASETS.register_module()
-class LabelledFolder(BaseDataset):
+class LabeledFolder(BaseDataset):
     """ImageNet's layout: one folder per class, with images in it at any depth.
 
     The number of a class is its place in the list of folders, see :func:`class_folders`.
@@ -120,7 +120,7 @@ class LabelledFolder(BaseDataset):
 
 @DATASETS.register_module()
 class CocoObjects(BaseDataset):
-    """The objects of a data set in COCO's format, each cut out as an image with one label.
+    """The objects of a dataset in COCO's format, each cut out as an image with one label.
 
     Args:
         *args: As for mmengine's ``BaseDataset``: ``ann_file`` and ``data_prefix['img_path']``.

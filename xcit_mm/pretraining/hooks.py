@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..datasets.check import DataError
 from ..weights.convert import DESCRIPTION
-from ..weights.formats import recognise, structure
+from ..weights.formats import recognize, structure
 
 
 def inner_model(runner: Runner) -> Any:
@@ -44,7 +44,7 @@ class ClassesHook(Hook):
         count = getattr(getattr(inner_model(runner), 'backbone', None), 'num_classes', 0)
         if not classes or not count:
             return
-        where = getattr(dataset, 'data_prefix', {}).get('img_path') or 'The data set'
+        where = getattr(dataset, 'data_prefix', {}).get('img_path') or 'The dataset'
         if len(classes) != count:
             raise DataError(
                 f'{where} has {len(classes)} classes and the model {count}: set '
@@ -65,8 +65,8 @@ class DescribeHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add ``xcit_mm`` to the ``meta`` of a checkpoint."""
-        recognised = recognise(checkpoint['state_dict'])
-        sizes = structure(recognised.state) if recognised is not None else {}
+        recognized = recognize(checkpoint['state_dict'])
+        sizes = structure(recognized.state) if recognized is not None else {}
         model = type(inner_model(runner)).__name__
         checkpoint['meta'][DESCRIPTION] = dict(trained_as=model, **sizes)
 

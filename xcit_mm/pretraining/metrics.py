@@ -1,6 +1,6 @@
-"""Accuracy of a classifier, and of features: by their neighbours, and by a linear classifier.
+"""Accuracy of a classifier, and of features: by their neighbors, and by a linear classifier.
 
-Features are measured on labelled images. Those of the data set with ``role='bank'`` are the
+Features are measured on labeled images. Those of the dataset with ``role='bank'`` are the
 examples to compare with and to learn from; all others are classified.
 """
 
@@ -71,7 +71,7 @@ class FeatureAccuracy(BaseMetric):
         is_bank = torch.tensor([is_bank for _, _, is_bank in results])
         if is_bank.all() or not is_bank.any():
             raise UserError(
-                f'{type(self).__name__} needs labelled images with role={BANK!r} and others '
+                f'{type(self).__name__} needs labeled images with role={BANK!r} and others '
                 'without it in the validation data.'
             )
         predicted = self.predict(features[is_bank], labels[is_bank], features[~is_bank])
@@ -84,11 +84,11 @@ class FeatureAccuracy(BaseMetric):
 
 @METRICS.register_module()
 class KNNAccuracy(FeatureAccuracy):
-    """Accuracy of a vote of the nearest neighbours, weighted by their cosine, as in DINO.
+    """Accuracy of a vote of the nearest neighbors, weighted by their cosine, as in DINO.
 
     Args:
-        k (int): Number of neighbours. Defaults to 20.
-        temperature (float): A neighbour with the cosine c counts exp(c / temperature). Defaults
+        k (int): Number of neighbors. Defaults to 20.
+        temperature (float): A neighbor with the cosine c counts exp(c / temperature). Defaults
             to 0.07.
         **kwargs: As for mmengine's ``BaseMetric``.
     """

@@ -23,7 +23,7 @@ class TimmTransform:
         self.transform = import_timm('timm.data').create_transform(**settings)
 
     def __call__(self, data: dict) -> dict:
-        """Add ``img``, a normalised tensor (3, H, W), and ``ori_shape``."""
+        """Add ``img``, a normalized tensor (3, H, W), and ``ori_shape``."""
         with Image.open(data['img_path']) as file:
             image = file.convert('RGB')
         if 'crop' in data:

@@ -3,7 +3,7 @@
 from .class_attention import class_attention
 from .cross_covariance import CrossCovariance, cross_covariance
 from .drawing import as_array
-from .images import Normalise
+from .images import Normalize
 from .load import Subject, load_subject
 from .magnitude import query_key_magnitude
 from .pyramid import Level, pyramid_features
@@ -11,7 +11,7 @@ from .pyramid import Level, pyramid_features
 __all__ = [
     'CrossCovariance',
     'Level',
-    'Normalise',
+    'Normalize',
     'Subject',
     'as_array',
     'class_attention',

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..models.classifier import XCiTClassifier
 from ..models.trunk import XCiTTrunk
 from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
-from .images import Normalise, Preprocess
+from .images import Normalize, Preprocess
 from .observe import look
 
 COLUMNS = 8
@@ -19,7 +19,7 @@ COLUMNS = 8
 def class_attention(
     backbone: XCiTTrunk,
     image: np.ndarray,
-    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
     """The attention from the class token to the patches, as heat maps over the image.

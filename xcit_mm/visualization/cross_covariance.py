@@ -12,13 +12,13 @@ from ..models.fast.covariance import attention_from_statistics
 from ..models.fast.xca import chunked_statistics
 from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
-from .images import Normalise, Preprocess
+from .images import Normalize, Preprocess
 from .layers import choose_layers
 from .observe import look
 
 # Fraction of the figure's width for the maps; the curves get the rest.
 MAPS_SHARE = 0.66
-# The colours end this many factors of 2 away from uniform attention.
+# The colors end this many factors of 2 away from uniform attention.
 MAX_OCTAVES = 5.0
 
 
@@ -41,7 +41,7 @@ def cross_covariance(
     backbone: XCiTTrunk,
     image: np.ndarray,
     layers: Sequence[int] | None = None,
-    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
     """The d/h x d/h attention maps of heads and layers, their entropy and temperatures.

@@ -1,4 +1,4 @@
-"""Figures: their sizes, heat maps over an image, colour bars."""
+"""Figures: their sizes, heat maps over an image, color bars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Frame:
     def __init__(self, image: np.ndarray) -> None:
         self.height, self.width = image.shape[:2]
         self.pixels = shrink(image)
-        self.grey = mmcv.rgb2gray(self.pixels)
+        self.gray = mmcv.rgb2gray(self.pixels)
         self.aspect = float(np.clip(self.height / self.width, *ASPECTS))
 
     def show(self, axes: Axes) -> None:
@@ -44,26 +44,26 @@ class Frame:
         self._finish(axes)
 
     def show_map(self, axes: Axes, values: np.ndarray, stride: float, norm: Normalize) -> AxesImage:
-        """Draw a map (H', W') over the image in grey.
+        """Draw a map (H', W') over the image in gray.
 
         Args:
             axes (Axes): Where to draw.
             values (np.ndarray): One value per token.
             stride (float): Image pixels per token.
-            norm (Normalize): The range of the colours.
+            norm (Normalize): The range of the colors.
         """
         extent = (0, self.width, self.height, 0)
-        # Low contrast, so that the colours on top still match the colour bar.
-        axes.imshow(self.grey, cmap='gray', vmin=-128, vmax=383, extent=extent)
+        # Low contrast, so that the colors on top still match the color bar.
+        axes.imshow(self.gray, cmap='gray', vmin=-128, vmax=383, extent=extent)
         drawn = axes.imshow(
             shrink(values), cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=0.75
         )
         self._finish(axes)
         return drawn
 
-    def show_colours(self, axes: Axes, colours: np.ndarray, stride: float) -> None:
+    def show_colors(self, axes: Axes, colors: np.ndarray, stride: float) -> None:
         """Draw an RGB map (H', W', 3) in 0...1 instead of the image."""
-        axes.imshow(shrink(colours), extent=_extent(colours, stride))
+        axes.imshow(shrink(colors), extent=_extent(colors, stride))
         self._finish(axes)
 
     def _finish(self, axes: Axes) -> None:
@@ -130,7 +130,7 @@ def heat_maps_height(rows: int, columns: int, aspect: float) -> float:
 def draw_heat_maps(
     canvas: FigureBase, frame: Frame, title: str, rows: Sequence[Row], stride: float, unit: str
 ) -> None:
-    """Draw the image and, next to it, rows of heat maps with one colour bar.
+    """Draw the image and, next to it, rows of heat maps with one color bar.
 
     Args:
         canvas (FigureBase): Where to draw.
@@ -138,7 +138,7 @@ def draw_heat_maps(
         title (str): The heading.
         rows (Sequence[Row]): What to draw.
         stride (float): Image pixels per token.
-        unit (str): What the colour bar shows.
+        unit (str): What the color bar shows.
     """
     canvas.suptitle(title, fontsize='x-large')
     columns = max(len(row.maps) for row in rows)
@@ -161,7 +161,7 @@ def draw_heat_maps(
 
 
 def robust_range(maps: Sequence[np.ndarray]) -> Normalize:
-    """The range of colours for several maps, between :data:`PERCENTILES` of all values."""
+    """The range of colors for several maps, between :data:`PERCENTILES` of all values."""
     values = np.concatenate([shrink(m).ravel() for m in maps])
     low, high = np.percentile(values, PERCENTILES)
     # If values hardly differ, noise must not look like a pattern.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xcit_mm_deploy.inputs import to_8_bit
+from xcit_mm_runtime.inputs import to_8_bit
 
 Preprocess = Callable[[np.ndarray], Tensor]
 
@@ -16,7 +16,7 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
     """An image as RGB, uint8 (H, W, 3).
 
     Args:
-        image (np.ndarray): uint8 or uint16; greyscale (H, W) or (H, W, 1), RGB, or RGB and alpha,
+        image (np.ndarray): uint8 or uint16; grayscale (H, W) or (H, W, 1), RGB, or RGB and alpha,
             which is ignored, as in detectors.
     """
     if not isinstance(image, np.ndarray) or image.dtype not in (np.uint8, np.uint16):
@@ -34,8 +34,8 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Normalise:
-    """RGB images (H, W, 3) to normalised tensors (1, 3, H, W).
+class Normalize:
+    """RGB images (H, W, 3) to normalized tensors (1, 3, H, W).
 
     Args:
         mean (tuple[float, ...]): Of the three channels, 0...255. Defaults to ImageNet's.
@@ -50,5 +50,5 @@ class Normalise:
     def __call__(self, image: np.ndarray) -> Tensor:
         planes = torch.from_numpy(image if self.rgb else image[..., ::-1].copy()).permute(2, 0, 1)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        normalised = planes.to(torch.float32, memory_format=torch.contiguous_format)
-        return normalised.sub_(mean).div_(std)[None]
+        normalized = planes.to(torch.float32, memory_format=torch.contiguous_format)
+        return normalized.sub_(mean).div_(std)[None]

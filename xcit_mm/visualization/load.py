@@ -11,10 +11,10 @@ from ..compat import revert_sync_bn
 from ..configs import bit_depth, nested_dicts, read_literals, resizing, type_name
 from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
-from ..weights import read_checkpoint, read_weights, recognise, unwrap
-from ..weights.formats import Recognised, structure
+from ..weights import read_checkpoint, read_weights, recognize, unwrap
+from ..weights.formats import Recognized, structure
 from ..weights.harmless import make_harmless
-from .images import Normalise
+from .images import Normalize
 
 TYPES = (XCiT.__name__, XCiTClassifier.__name__)
 
@@ -26,7 +26,7 @@ class Subject:
     Args:
         backbone (XCiTTrunk): An ``XCiT``, of a detector, a segmentor or alone, or an
             ``XCiTClassifier``, with its weights.
-        preprocess (Normalise): How its images are normalised.
+        preprocess (Normalize): How its images are normalized.
         trained_pyramid (bool): Whether the file had weights for all levels.
         resize (dict, optional): How its images are resized at test time; None if they are not, or
             if neither a config nor the checkpoint says so.
@@ -34,7 +34,7 @@ class Subject:
     """
 
     backbone: XCiTTrunk
-    preprocess: Normalise
+    preprocess: Normalize
     trained_pyramid: bool
     resize: dict[str, Any] | None = None
     bit_depth: int | None = None
@@ -50,16 +50,16 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
         device (str): Where it runs. Defaults to ``cpu``.
     """
     weights, saved_config = _read(checkpoint)
-    recognised = recognise(unwrap(weights))
-    if recognised is None:
+    recognized = recognize(unwrap(weights))
+    if recognized is None:
         raise ValueError(f'{checkpoint} contains no XCiT in a known format')
-    backbone = _from_weights(recognised) if cfg is None else _from_config(cfg)
-    backbone.load_state_dict(recognised.state)
+    backbone = _from_weights(recognized) if cfg is None else _from_config(cfg)
+    backbone.load_state_dict(recognized.state)
     own = {name for name in backbone.state_dict() if name.startswith('pyramid.')}
     return Subject(
         backbone.to(device).eval(),
-        Normalise() if cfg is None else _preprocessing(cfg),
-        own <= recognised.state.keys(),
+        Normalize() if cfg is None else _preprocessing(cfg),
+        own <= recognized.state.keys(),
         resizing(saved_config if cfg is None else cfg),
         bit_depth(saved_config if cfg is None else cfg),
     )
@@ -85,26 +85,26 @@ def _from_config(cfg: Config) -> XCiTTrunk:
     raise ValueError(f'the config has no {" or ".join(TYPES)}, which the pictures need')
 
 
-def _from_weights(recognised: Recognised) -> XCiTTrunk:
-    sizes = structure(recognised.state)
+def _from_weights(recognized: Recognized) -> XCiTTrunk:
+    sizes = structure(recognized.state)
     names = ('embed_dims', 'depth', 'num_heads')
     wanted = [sizes.get(name) for name in names]
     fitting = [a for a, v in VARIANTS.items() if [getattr(v, name) for name in names] == wanted]
     if not fitting:
         raise ValueError(f'these weights match none of the paper’s sizes ({sizes}): give a config')
     arch, patch_size, in_channels = fitting[0], sizes['patch_size'], sizes['in_channels']
-    if 'cls_token' not in recognised.state:
+    if 'cls_token' not in recognized.state:
         return XCiT(arch, patch_size, in_channels=in_channels)
-    head = recognised.state.get('head.weight')
+    head = recognized.state.get('head.weight')
     num_classes = 0 if head is None else len(head)
     return XCiTClassifier(arch, patch_size, num_classes, in_channels=in_channels)
 
 
-def _preprocessing(cfg: Config) -> Normalise:
+def _preprocessing(cfg: Config) -> Normalize:
     # In the model, or in mmpretrain next to it.
     for node in (*nested_dicts(cfg.get('model')), cfg):
         settings = node.get('data_preprocessor')
         if isinstance(settings, dict) and settings.get('mean') is not None:
             rgb = settings.get('bgr_to_rgb', settings.get('to_rgb', False))
-            return Normalise(tuple(settings['mean']), tuple(settings['std']), bool(rgb))
-    return Normalise()
+            return Normalize(tuple(settings['mean']), tuple(settings['std']), bool(rgb))
+    return Normalize()

@@ -1,11 +1,11 @@
 """Query and key magnitude (the paper's last figure).
 
-With queries and keys L2-normalised over the tokens, as in :class:`xcit_mm.models.layers.XCA`, the
+With queries and keys L2-normalized over the tokens, as in :class:`xcit_mm.models.layers.XCA`, the
 norm of a token's query or key within a head says how much the token counts in the cross-covariance:
 
     ‖q̂_n‖² = Σ_i q_ni² / |q_i|²,    |q_i|² = Σ_n q_ni² = (W̄q S W̄qᵀ)_ii
 
-Its squares add up to d/h over the tokens in every head and layer, so one colour scale serves all.
+Its squares add up to d/h over the tokens in every head and layer, so one color scale serves all.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ..models.fast.xca import chunked_statistics
 from ..models.layers import XCiTLayer
 from ..models.trunk import XCiTTrunk
 from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
-from .images import Normalise, Preprocess
+from .images import Normalize, Preprocess
 from .layers import choose_layers
 from .observe import look
 
@@ -34,10 +34,10 @@ def query_key_magnitude(
     image: np.ndarray,
     layers: Sequence[int] | None = None,
     per_head: bool = False,
-    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """Per token, the norm of its L2-normalised query and key, as heat maps over the image.
+    """Per token, the norm of its L2-normalized query and key, as heat maps over the image.
 
     Args:
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
@@ -56,7 +56,7 @@ def query_key_magnitude(
 
 
 def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
-    """Norms of the normalised queries and keys of one layer, (2, h, N).
+    """Norms of the normalized queries and keys of one layer, (2, h, N).
 
     Queries and keys are computed for one chunk of tokens at a time.
 

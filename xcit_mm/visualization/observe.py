@@ -47,7 +47,7 @@ def observe(backbone: XCiTTrunk, images: Tensor, observers: Sequence[Observer]) 
 
     Args:
         backbone (XCiTTrunk): The network.
-        images (Tensor): One image, (1, C, H, W), normalised.
+        images (Tensor): One image, (1, C, H, W), normalized.
         observers (Sequence[Observer]): The observers.
     """
     training = backbone.training

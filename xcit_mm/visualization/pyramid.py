@@ -1,4 +1,4 @@
-"""Pyramid features as colours, and how fine they really are."""
+"""Pyramid features as colors, and how fine they really are."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ..models.fast.pyramid import rescale_over_strips
 from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
 from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
-from .images import Normalise, Preprocess
+from .images import Normalize, Preprocess
 from .observe import look
 
 # The fraction of a level's variance that a coarser map must keep to be as informative.
@@ -40,14 +40,14 @@ class Level(NamedTuple):
     stride: int
     effective_stride: float
 
-    def colours(self) -> np.ndarray:
+    def colors(self) -> np.ndarray:
         """RGB in 0...1, (H, W, 3)."""
         low, high = np.percentile(self.components, PERCENTILES, axis=(0, 1))
         middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-12)
         return np.clip(0.5 + 0.5 * (self.components - middle) / half, 0, 1)
 
     def describe(self) -> str:
-        """Where it comes from, how fine it is and how much of it the colours show."""
+        """Where it comes from, how fine it is and how much of it the colors show."""
         height, width = self.components.shape[:2]
         heading = f'stride {self.stride}: {width} x {height}, from layer {self.layer}\n'
         if np.isnan(self.effective_stride):
@@ -61,10 +61,10 @@ class Level(NamedTuple):
 def pyramid_features(
     backbone: XCiTTrunk,
     image: np.ndarray,
-    preprocess: Preprocess = Normalise(),  # noqa: B008  it never changes
+    preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """The levels as colours: their first three principal components as red, green and blue.
+    """The levels as colors: their first three principal components as red, green and blue.
 
     Args:
         backbone (XCiT): A backbone for dense prediction.
@@ -168,8 +168,8 @@ class PyramidFeatures:
             subtract_fixed_pattern(features, self.backbone.patch_size // stride)
         components, explained = principal_components(features)
         effective = stride * effective_factor(features)
-        colours = components.permute(1, 2, 0).cpu().numpy()
-        self.levels.append(Level(colours, explained, depth, stride, effective))
+        colors = components.permute(1, 2, 0).cpu().numpy()
+        self.levels.append(Level(colors, explained, depth, stride, effective))
 
     def result(self) -> list[Level]:
         return self.levels
@@ -179,10 +179,10 @@ class PyramidFeatures:
         return TITLE_HEIGHT + 3 * PANEL_TITLE_HEIGHT + WIDTH / columns * aspect
 
     def draw(self, canvas: FigureBase, frame: Frame) -> None:
-        canvas.suptitle('Pyramid: three principal components as colours', fontsize='x-large')
+        canvas.suptitle('Pyramid: three principal components as colors', fontsize='x-large')
         axes = canvas.subplots(1, len(self.levels) + 1)
         frame.show(axes[0])
         axes[0].set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
         for panel, level in zip(axes[1:], self.levels, strict=True):
-            frame.show_colours(panel, level.colours(), level.stride)
+            frame.show_colors(panel, level.colors(), level.stride)
             panel.set_title(level.describe(), fontsize='medium')

@@ -1,7 +1,7 @@
 """Reads every published checkpoint format safely and translates it to one set of names."""
 
 from .convert import convert
-from .formats import recognise, unwrap
+from .formats import recognize, unwrap
 from .hook import WeightsError
 from .initialize import PretrainedXCiT, inflate
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
@@ -20,7 +20,7 @@ __all__ = [
     'published',
     'read_checkpoint',
     'read_weights',
-    'recognise',
+    'recognize',
     'register',
     'resolve_short_name',
     'unwrap',

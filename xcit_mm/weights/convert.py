@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from ..files import replacing
+from xcit_mm_runtime.files import replacing
+
 from ..tables import format_table
-from .formats import recognise, structure, unwrap
+from .formats import recognize, structure, unwrap
 from .sources import read_weights
 
 # Where a checkpoint of pre-training says what it is, in its ``meta``.
@@ -23,7 +24,7 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
         overwrite (bool): Whether to replace an existing target. Defaults to False.
 
     Returns:
-        str: A report: the recognised format and a table of what was written.
+        str: A report: the recognized format and a table of what was written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -34,15 +35,15 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     if target.exists() and not overwrite:
         raise FileExistsError(f'{target} already exists; --force overwrites it')
     content = read_weights(source)
-    recognised = recognise(unwrap(content))
-    if recognised is None:
+    recognized = recognize(unwrap(content))
+    if recognized is None:
         raise ValueError(f'{source} contains no XCiT in a known format')
     tensors = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in recognised.state.items()
+        for name, tensor in recognized.state.items()
     }
-    sizes = structure(recognised.state)
-    metadata = {'format': 'pt', 'source_format': recognised.format}
+    sizes = structure(recognized.state)
+    metadata = {'format': 'pt', 'source_format': recognized.format}
     origin = _origin(content)
     if origin:
         metadata['trained_as'] = origin
@@ -54,10 +55,10 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
             raise OSError(
                 f'{target} could not be written: {error}. Free some space, or write elsewhere.'
             ) from error
-    dropped = [name for name, value in recognised.others.items() if torch.is_tensor(value)]
+    dropped = [name for name, value in recognized.others.items() if torch.is_tensor(value)]
     rows = _summary(tensors, 'written') + _summary(dict.fromkeys(dropped), 'left out')
     described = ', '.join(f'{name} {value}' for name, value in sizes.items())
-    found = f'Recognised the format "{recognised.format}"'
+    found = f'Recognized the format "{recognized.format}"'
     found += f', trained as {origin}' if origin else ''
     return (
         f'{found}: {described}\n\n{format_table(rows)}\n\n'

@@ -1,4 +1,4 @@
-"""The formats of published XCiT weights: how to recognise them and translate their names to ours.
+"""The formats of published XCiT weights: how to recognize them and translate their names to ours.
 
 =============  =========================================================================
 own            this project's names
@@ -80,7 +80,7 @@ CLASSIFIER = ('cls_token', 'cls_layers', 'norm', 'head')
 
 
 @dataclass
-class Recognised:
+class Recognized:
     """A state dict in our names, and where it came from.
 
     Args:
@@ -103,14 +103,14 @@ def unwrap(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
     return checkpoint
 
 
-def recognise(state: Mapping[str, Any]) -> Recognised | None:
-    """Recognise the format of a state dict by its names, and translate them.
+def recognize(state: Mapping[str, Any]) -> Recognized | None:
+    """Recognize the format of a state dict by its names, and translate them.
 
     Args:
         state (Mapping): Names and tensors of a backbone, classifier, detector or segmentor.
 
     Returns:
-        Recognised, optional: None if it contains no XCiT.
+        Recognized, optional: None if it contains no XCiT.
     """
     tensors = {n: t for n, t in state.items() if isinstance(n, str) and isinstance(t, Tensor)}
     prefix = _find_prefix(tensors)
@@ -124,7 +124,7 @@ def recognise(state: Mapping[str, Any]) -> Recognised | None:
     if file_format == 'mmpretrain':
         inside |= {name: others.pop(name) for name in list(others) if name.startswith('head.fc.')}
     translated = {_rename(name, RULES[file_format]): tensor for name, tensor in inside.items()}
-    return Recognised(file_format, _join_qkv(translated), others)
+    return Recognized(file_format, _join_qkv(translated), others)
 
 
 def _find_prefix(names: Iterable[str]) -> str | None:

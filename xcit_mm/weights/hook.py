@@ -17,11 +17,11 @@ from .formats import (
     CLASSIFIER,
     RULES,
     TRUNK,
-    Recognised,
+    Recognized,
     group_names,
     layer_number,
     level_name,
-    recognise,
+    recognize,
     structure,
     unwrap,
 )
@@ -79,8 +79,8 @@ def translate_state_dict(
     expected = {name: value.shape for name, value in module.state_dict().items()}
     if {name: getattr(value, 'shape', None) for name, value in entries.items()} == expected:
         return
-    recognised = recognise(unwrap(entries))
-    if recognised is None:
+    recognized = recognize(unwrap(entries))
+    if recognized is None:
         if _is_strict.get():
             first_words = sorted({name.split('.')[0] for name in entries})
             raise WeightsError(
@@ -88,25 +88,25 @@ def translate_state_dict(
                 f'Their names start with: {", ".join(first_words[:12])}'
             )
         return
-    translated = recognised.state | recognised.others
-    unused = _take_what_fits(module, recognised)
-    misfits = _find_misfits(module, recognised, expected)
+    translated = recognized.state | recognized.others
+    unused = _take_what_fits(module, recognized)
+    misfits = _find_misfits(module, recognized, expected)
     if misfits and _is_strict.get():
         raise WeightsError(
-            f'These weights (format "{recognised.format}") do not fit this '
+            f'These weights (format "{recognized.format}") do not fit this '
             f'{type(module).__name__}:\n  ' + '\n  '.join(misfits)
         )
     for name in entries:
         del state_dict[prefix + name]
-    state = translated if misfits else recognised.state
+    state = translated if misfits else recognized.state
     state_dict.update({prefix + name: value for name, value in state.items()})
     if misfits:
         return
-    if recognised.format != 'own':
+    if recognized.format != 'own':
         warn_about_inputs(module.in_channels)
-    absent = {name.split('.')[0] for name in expected if name not in recognised.state}
+    absent = {name.split('.')[0] for name in expected if name not in recognized.state}
     print_log(
-        f'XCiT weights in the format "{recognised.format}": {len(recognised.state)} tensors'
+        f'XCiT weights in the format "{recognized.format}": {len(recognized.state)} tensors'
         + (f'; not used: {", ".join(sorted(unused))}' if unused else '')
         + (f'; not in the file: {", ".join(sorted(absent))}' if absent else ''),
         'current',
@@ -129,13 +129,13 @@ def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
         missing[:] = [name for name in missing if name not in absent]
 
 
-def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
+def _take_what_fits(module: 'XCiTTrunk', recognized: Recognized) -> set[str]:
     """Remove the parts that this network lacks, such as a classifier's head; return their names."""
-    unused = {name.split('.')[0] for name in recognised.others}
+    unused = {name.split('.')[0] for name in recognized.others}
     parts = {name for name, _ in module.named_children()} | {'cls_token'}
     has_head = hasattr(module, 'cls_token')
     modules = {None, *(name for name, _ in module.named_modules())}
-    for name in list(recognised.state):
+    for name in list(recognized.state):
         part = name.split('.')[0]
         is_optional = part in CLASSIFIER or part == 'pyramid'
         is_absent = part not in parts or (part == 'cls_token' and not has_head)
@@ -144,21 +144,21 @@ def _take_what_fits(module: 'XCiTTrunk', recognised: Recognised) -> set[str]:
         no_classes = part == 'head' and not getattr(module, 'num_classes', 0)
         if (is_optional and is_absent) or no_classes:
             unused.add(part)
-            del recognised.state[name]
+            del recognized.state[name]
         elif behind_last and number in range(module.variant.depth):
             unused.add('layers after the last feature')
-            del recognised.state[name]
+            del recognized.state[name]
         elif level_name(name) not in modules:
             unused.add('levels of other strides')
-            del recognised.state[name]
+            del recognized.state[name]
     return unused
 
 
 def _find_misfits(
-    module: 'XCiTTrunk', recognised: Recognised, expected: dict[str, Any]
+    module: 'XCiTTrunk', recognized: Recognized, expected: dict[str, Any]
 ) -> list[str]:
     """Return what shows that the weights are incomplete or belong to another network."""
-    state = recognised.state
+    state = recognized.state
     found = structure(state)
     wanted = {
         'in_channels': module.in_channels,

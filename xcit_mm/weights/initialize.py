@@ -1,4 +1,4 @@
-"""Initialises a network from weights of another head or another number of channels."""
+"""Initializes a network from weights of another head or another number of channels."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner.checkpoint import load_state_dict
 from torch import Tensor
 
-from .formats import recognise, unwrap
+from .formats import recognize, unwrap
 from .hook import WeightsError
 from .inputs import warn_about_inputs
 
@@ -37,12 +37,12 @@ class PretrainedXCiT:
 
     def __call__(self, module: 'XCiTTrunk') -> None:
         content = CheckpointLoader.load_checkpoint(self.checkpoint, map_location='cpu')
-        recognised = recognise(unwrap(content))
-        if recognised is None:
+        recognized = recognize(unwrap(content))
+        if recognized is None:
             raise WeightsError(f'{self.checkpoint} contains no XCiT in a known format')
-        if recognised.format != 'own':
+        if recognized.format != 'own':
             warn_about_inputs(module.in_channels)
-        state = recognised.state
+        state = recognized.state
         if not self.head:
             state = {n: tensor for n, tensor in state.items() if not n.startswith('head.')}
         if self.inflate and STEM in state:

@@ -6,7 +6,7 @@ of mmengine's checkpoints.
 
 import torch
 
-# What a pickle may call. Sparse, nested and quantised tensors are missing: no checkpoint here has
+# What a pickle may call. Sparse, nested and quantized tensors are missing: no checkpoint here has
 # them, and torch does not verify all their sizes.
 CALLED = {
     'builtins.complex',

@@ -32,7 +32,7 @@ TIMEOUT = 60
 HASH_IN_NAME = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
 
 # What the paper fine-tunes on COCO and ADE20k: distilled on ImageNet, at 384 pixels.
-DENSE_INITIALISATION = '384_dist'
+DENSE_INITIALIZATION = '384_dist'
 
 
 class UnknownWeightsError(CheckpointError, ValueError):
@@ -62,7 +62,7 @@ def resolve_short_name(name: str) -> str:
             segmentors: ``s12/8/384_dist``.
     """
     short = name.removeprefix('xcit://')
-    for known in (short, f'{short}/{DENSE_INITIALISATION}'):
+    for known in (short, f'{short}/{DENSE_INITIALIZATION}'):
         if known in published():
             return published()[known]
     size = next((part for part in short.split('/') if part[1:] in ('12', '24')), '')

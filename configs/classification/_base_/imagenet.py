@@ -1,5 +1,5 @@
 # ImageNet-1k, one folder per class. Batch 1024: 128 images per GPU on 8 GPUs.
-dataset = dict(type='LabelledFolder', data_root='data/imagenet')
+dataset = dict(type='LabeledFolder', data_root='data/imagenet')
 train_transform = dict(
     type='TimmTransform',
     input_size=224,

@@ -1,4 +1,4 @@
-# Transfer of XCiT-S12/16 from ImageNet to another data set in the same layout, at 224 pixels. The
+# Transfer of XCiT-S12/16 from ImageNet to another dataset in the same layout, at 224 pixels. The
 # paper gives no settings for it; these are ours. Configs that inherit from this set num_classes and
 # data_root.
 _base_ = './xcit_in1k.py'

@@ -1,5 +1,5 @@
 # DINO on a few hundred photographs without labels, so nothing is validated. Configs that inherit
-# from this set the images, how much the colours of crops change, and the epochs.
+# from this set the images, how much the colors of crops change, and the epochs.
 _base_ = './dino_short.py'
 
 crops = dict(_base_.train_pipeline[1], global_size=96, local_size=48, local_crops=4)

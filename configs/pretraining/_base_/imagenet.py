@@ -16,7 +16,7 @@ train_pipeline = [
     dict(type='PackImage'),
 ]
 test_pipeline = [load, dict(type='CenterImageCrop', size=224), dict(type='PackImage')]
-labelled = dict(type='LabelledFolder', data_root='data/imagenet', pipeline=test_pipeline)
+labeled = dict(type='LabeledFolder', data_root='data/imagenet', pipeline=test_pipeline)
 train_dataloader = dict(
     batch_size=64,
     num_workers=10,
@@ -24,7 +24,7 @@ train_dataloader = dict(
     sampler=dict(type='SeededDefaultSampler', shuffle=True),
     batch_sampler=dict(type='SeededBatchSampler', drop_last=True),
     dataset=dict(
-        type='UnlabelledFolder',
+        type='UnlabeledFolder',
         data_root='data/imagenet',
         data_prefix=dict(img_path='train'),
         pipeline=train_pipeline,
@@ -38,8 +38,8 @@ val_dataloader = dict(
     dataset=dict(
         type='ConcatDataset',
         datasets=[
-            dict(**labelled, data_prefix=dict(img_path='train'), role='bank'),
-            dict(**labelled, data_prefix=dict(img_path='val')),
+            dict(**labeled, data_prefix=dict(img_path='train'), role='bank'),
+            dict(**labeled, data_prefix=dict(img_path='val')),
         ],
     ),
 )

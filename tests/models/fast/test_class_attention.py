@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry
 from xcit_mm.models import XCiTClassifier
 from xcit_mm.models.fast.execution import choose_execution
 
-from ..cases import TINY, randomise
+from ..cases import TINY, randomize
 from ..rounding import bound, relative_error
 
 ARCH = TINY['2 layers']
@@ -18,7 +18,7 @@ ARCH = TINY['2 layers']
 
 def classifier(arch=ARCH, **options):
     model = XCiTClassifier(arch, num_classes=3, **options)
-    randomise(model)
+    randomize(model)
     return model
 
 

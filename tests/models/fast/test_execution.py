@@ -15,7 +15,7 @@ from xcit_mm.models.fast.execution import Differentiable, Inference, choose_exec
 from xcit_mm.models.layers import XCA, ClassAttention
 from xcit_mm.models.pyramid import Pyramid
 
-from ..cases import TINY, randomise
+from ..cases import TINY, randomize
 from ..rounding import relative_error
 
 ARCH = TINY['2 layers']
@@ -23,7 +23,7 @@ ARCH = TINY['2 layers']
 
 def backbone(**options):
     model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(4, 8), **options)
-    randomise(model)
+    randomize(model)
     return model
 
 
@@ -57,7 +57,7 @@ def hook_backward(model):
     model.pyramid.levels[0].register_full_backward_hook(lambda *_: None)
 
 
-def parametrise(model):
+def parametrize_a_weight(model):
     parametrize.register_parametrization(model.layers[0].ffn.fc1, 'weight', nn.Identity())
 
 
@@ -111,7 +111,7 @@ def override_by_an_instance(model):
         hook_a_leaf,
         hook_before,
         hook_backward,
-        parametrise,
+        parametrize_a_weight,
         prune_a_weight,
         replace_a_layer,
         replace_by_other_settings,

@@ -13,7 +13,7 @@ from torch import nn
 from xcit_mm.models import XCiT
 from xcit_mm.models.fast import choose_execution, operators
 
-from ..cases import TINY, randomise
+from ..cases import TINY, randomize
 
 SOURCE = Path(operators.__file__).read_text(encoding='utf-8')
 HOOKS = [f'torch.nn.modules.module._global_{kind}_hooks'
@@ -78,7 +78,7 @@ def results(model, images):
 def build(**options):
     torch.manual_seed(0)
     model = XCiT(TINY['2 layers'], 16, out_indices=(0, 1), strides=(4, 8), **options)
-    randomise(model)
+    randomize(model)
     return model.train()
 
 

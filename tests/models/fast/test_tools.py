@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 from xcit_mm.models import XCiT, XCiTClassifier
 
-from ..cases import TINY, randomise
+from ..cases import TINY, randomize
 
 LINEAR = ('qkv', 'proj', 'fc1', 'fc2')
 FORMS = ('token', 'covariance')
@@ -22,7 +22,7 @@ FORMS = ('token', 'covariance')
 def backbone(**options):
     options = dict(out_indices=(0, 1), strides=(8, 32), norm_eval=True) | options
     model = XCiT(TINY['2 layers'], 16, **options)
-    randomise(model)
+    randomize(model)
     return model.train()
 
 
@@ -97,7 +97,7 @@ def test_low_rank_adapters_work_and_learn(add, attention, images):
         assert not torch.allclose(a, b, rtol=1e-3)
 
 
-def test_parametrised_weights_are_used(images):
+def test_parametrized_weights_are_used(images):
     model = backbone()
     before = model(images)
     for module in [*model.modules()]:
@@ -109,13 +109,13 @@ def test_parametrised_weights_are_used(images):
 
 
 @pytest.mark.filterwarnings('ignore')
-def test_dynamic_quantisation(images):
+def test_dynamic_quantization(images):
     model = backbone().eval()
-    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    assert type(quantised.layers[0].ffn.fc1) is not nn.Linear
-    assert_plain(quantised, images)
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    assert type(quantized.layers[0].ffn.fc1) is not nn.Linear
+    assert_plain(quantized, images)
     with torch.no_grad():
-        for a, b in zip(quantised(images), model(images), strict=True):
+        for a, b in zip(quantized(images), model(images), strict=True):
             assert 0 < (a - b).norm() / b.norm() < 0.05
 
 
@@ -124,7 +124,7 @@ def test_mmcv_fuses_batch_norm_only_into_the_convolution_before_it(kind, images)
     model = kind(
         TINY['2 layers'], 16, **(dict(out_indices=(0, 1), strides=(4, 8)) if kind is XCiT else {})
     )
-    randomise(model)
+    randomize(model)
     model.eval()
     with torch.no_grad():
         expected = model(images)
@@ -302,7 +302,7 @@ def test_second_derivatives(options):
 @pytest.mark.parametrize('num_classes', [0, 5])
 def test_a_captured_classifier_takes_any_batch(num_classes, capture, images):
     model = XCiTClassifier(TINY['2 layers'], 16, num_classes=num_classes)
-    randomise(model)
+    randomize(model)
     model.eval()
     if capture == 'trace':
         captured = torch.jit.trace(model, images)

@@ -1,4 +1,4 @@
-"""Finds problems in a data set before a run does."""
+"""Finds problems in a dataset before a run does."""
 
 from .problems import DataError, Problem
 from .run import Report, find_problems

@@ -87,7 +87,7 @@ def count_used(content: dict[str, Any], dataset: Any) -> int:
 
     Args:
         content (dict): Annotations without problems that stop a run.
-        dataset (CocoDataset): Their data set.
+        dataset (CocoDataset): Their dataset.
     """
     filter_cfg = {} if dataset.test_mode else dataset.filter_cfg or {}
     names, shortest = dataset.metainfo['classes'], filter_cfg.get('min_size', 0)

@@ -1,4 +1,4 @@
-"""Explains why a data set has no images or no labels."""
+"""Explains why a dataset has no images or no labels."""
 
 import os
 from pathlib import Path
@@ -9,10 +9,10 @@ from .problems import Problem
 
 
 def empty(dataset: Any, found: int = 0) -> Problem:
-    """The problem of a data set that has no images.
+    """The problem of a dataset that has no images.
 
     Args:
-        dataset (BaseDataset): The data set.
+        dataset (BaseDataset): The dataset.
         found (int): How many images it had before ``filter_cfg``. Defaults to 0.
     """
     if found:
@@ -25,22 +25,22 @@ def empty(dataset: Any, found: int = 0) -> Problem:
             for name, value in dataset.filter_cfg.items()
         ]
         detail = f'filter_cfg leaves out all {found} images: {", ".join(settings)}'
-        return Problem('data set: empty', dataset.ann_file, detail)
+        return Problem('dataset: empty', dataset.ann_file, detail)
     if dataset.ann_file:
-        return Problem('data set: empty', dataset.ann_file, 'it lists no images')
+        return Problem('dataset: empty', dataset.ann_file, 'it lists no images')
     folder = dataset.data_prefix.get('img_path') or ''
     detail = (
         f'no file ends in {_either(dataset.img_suffix)}; the folder has '
-        f'{contents_of(Path(folder))}. Set img_suffix of the data set'
+        f'{contents_of(Path(folder))}. Set img_suffix of the dataset'
     )
-    return Problem('data set: empty', str(folder), detail)
+    return Problem('dataset: empty', str(folder), detail)
 
 
-def unlabelled(dataset: Any, infos: list[dict]) -> Problem | None:
-    """The problem of a data set if none of its images has a label.
+def unlabeled(dataset: Any, infos: list[dict]) -> Problem | None:
+    """The problem of a dataset if none of its images has a label.
 
     Args:
-        dataset (BaseSegDataset): The data set.
+        dataset (BaseSegDataset): The dataset.
         infos (list[dict]): What its ``load_data_list`` returned.
     """
     folder = dataset.data_prefix.get('seg_map_path')
@@ -60,7 +60,7 @@ def unlabelled(dataset: Any, infos: list[dict]) -> Problem | None:
         detail += f'the labels there end in {there}. Set seg_map_suffix={endings[0]!r}'
     else:
         detail += f'the folder has {contents_of(places[1])}, and none has the name of an image'
-    return Problem('data set: no labels', str(folder), detail)
+    return Problem('dataset: no labels', str(folder), detail)
 
 
 def _either(suffixes: Any) -> str:

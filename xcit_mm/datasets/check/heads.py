@@ -11,26 +11,26 @@ from torch import nn
 
 from ...errors import UserError
 
-# Heads whose classes are not the data set's: regions are objects or not, semantic branches have
+# Heads whose classes are not the dataset's: regions are objects or not, semantic branches have
 # classes of their own, and re-identification has one class per person.
 OTHER_CLASSES = ('rpn', 'semantic', 'panoptic', 'reid', 'track')
 MAX_NAMES = 12
 
 
 def check_heads(model: nn.Module, config: Any, metainfo: dict[str, Any], what: str) -> None:
-    """Raise a UserError if a head has another number of classes than the data set.
+    """Raise a UserError if a head has another number of classes than the dataset.
 
-    More classes are an error, too: a class has the same number in a head and in its data set, so
+    More classes are an error, too: a class has the same number in a head and in its dataset, so
     a head that was trained for another list of classes would count for the wrong ones.
 
     Args:
         model (nn.Module): The model.
         config (dict): Its config.
-        metainfo (dict): Of the data set.
-        what (str): Name of the data set, for the message.
+        metainfo (dict): Of the dataset.
+        what (str): Name of the dataset, for the message.
     """
     classes = metainfo.get('classes')
-    # A panoptic data set's heads are for things, stuff or both.
+    # A panoptic dataset's heads are for things, stuff or both.
     if classes is None or 'thing_classes' in metainfo:
         return
     check_names(classes, what)
@@ -43,7 +43,7 @@ def check_heads(model: nn.Module, config: Any, metainfo: dict[str, Any], what: s
     raise UserError(
         f'The {what} has {count} classes ({names}), but heads of the model have another number: '
         f'{found}. Set in your config:\n\n  {cure(wrong, config, count)}\n\n'
-        'If the heads are right, name your classes in the data set: metainfo=dict(classes=(...)). '
+        'If the heads are right, name your classes in the dataset: metainfo=dict(classes=(...)). '
         'To use both as they are, set check_classes = False.'
     )
 
@@ -58,7 +58,7 @@ def check_names(classes: Any, what: str) -> None:
 
 
 def heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The heads of a model that predict the classes of its data set, with their names."""
+    """The heads of a model that predict the classes of its dataset, with their names."""
     for name, module in model.named_modules():
         parts = [part for part in name.split('.') if part != 'module']  # of wrappers
         own = [part for part in parts if not part.isdecimal()]

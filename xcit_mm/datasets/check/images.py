@@ -9,13 +9,13 @@ import mmcv
 import numpy as np
 from PIL import ExifTags, Image
 
-from xcit_mm_deploy.inputs import bits_of, decode_any_depth
+from xcit_mm_runtime.inputs import bits_of, decode_any_depth
 
 from .problems import Problem
 
 MIN_SIDE = 16
 MAX_PIXELS = 50_000_000
-MODES = {'CMYK': 'CMYK', 'L': 'grey', '1': 'grey', 'LA': 'alpha', 'RGBA': 'alpha', 'PA': 'alpha'}
+MODES = {'CMYK': 'CMYK', 'L': 'gray', '1': 'gray', 'LA': 'alpha', 'RGBA': 'alpha', 'PA': 'alpha'}
 
 
 @contextlib.contextmanager
@@ -70,8 +70,8 @@ def check_image(
 def _notes(image: Image.Image, content: bytes) -> list[str]:
     notes = [MODES[image.mode]] if image.mode in MODES else []
     if image.mode.startswith(('I', 'F')):
-        notes.append('grey')
-    # Pillow reads 16-bit colour PNGs as 8 bits, so the header is checked.
+        notes.append('gray')
+    # Pillow reads 16-bit color PNGs as 8 bits, so the header is checked.
     if image.mode.startswith('I') or (image.format == 'PNG' and content[24] == 16):
         notes.append('16 bit')
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:

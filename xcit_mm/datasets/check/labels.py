@@ -15,7 +15,7 @@ VALUES_SHOWN = 8
 
 
 class Labels(NamedTuple):
-    """What the labels of a data set may be.
+    """What the labels of a dataset may be.
 
     Args:
         classes (int): The number of its classes.
@@ -34,10 +34,10 @@ class Labels(NamedTuple):
 
 
 def contradiction(dataset: Any, pipeline: Any) -> Problem | None:
-    """The problem of a data set whose pipeline counts classes from another number, if it does.
+    """The problem of a dataset whose pipeline counts classes from another number, if it does.
 
     Args:
-        dataset (BaseDataset): The data set. Those of detectors have no such setting.
+        dataset (BaseDataset): The dataset. Those of detectors have no such setting.
         pipeline (list): Its pipeline in the config.
     """
     own = getattr(dataset, 'reduce_zero_label', None)
@@ -45,20 +45,20 @@ def contradiction(dataset: Any, pipeline: Any) -> Problem | None:
         other = step.get('reduce_zero_label')
         if None not in (own, other) and own != other:
             detail = (
-                f'the data set has reduce_zero_label={own}, but its pipeline has dict(type='
+                f'the dataset has reduce_zero_label={own}, but its pipeline has dict(type='
                 f"'{step.get('type')}', reduce_zero_label={other}). Remove reduce_zero_label from "
-                'that line of the pipeline: without it, loading follows the data set'
+                'that line of the pipeline: without it, loading follows the dataset'
             )
             folder = dataset.data_prefix.get('seg_map_path') or dataset.ann_file
-            return Problem('data set: reduce_zero_label', str(folder), detail)
+            return Problem('dataset: reduce_zero_label', str(folder), detail)
     return None
 
 
 def never_used(dataset: Any, used: np.ndarray) -> list[Problem]:
-    """The problem of classes that no label has, unless the classes are those of a public data set.
+    """The problem of classes that no label has, unless the classes are those of a public dataset.
 
     Args:
-        dataset (BaseSegDataset): The data set.
+        dataset (BaseSegDataset): The dataset.
         used (np.ndarray): Whether each of 256 values was seen.
     """
     names = dataset.metainfo['classes']
@@ -75,7 +75,7 @@ def check_label(
     """Find problems in the labels of an image.
 
     Args:
-        info (dict): An entry of the data set's ``load_data_list``.
+        info (dict): An entry of the dataset's ``load_data_list``.
         allowed (Labels): What they may be.
         image_size (tuple[int, int]): Height and width of the decoded image.
         used (np.ndarray): Set to true at the values of the labels.
@@ -104,7 +104,7 @@ def wrong_labels(
         mode = image.mode
         largest = np.asarray(image).max() if mode.startswith(('I', 'F')) else None
     if labels.ndim != 2 or (mode not in ONE_BYTE_MODES and largest is None):
-        return Problem('label: colours', path, f'mode {mode}, not one channel with class numbers')
+        return Problem('label: colors', path, f'mode {mode}, not one channel with class numbers')
     if labels.shape != tuple(image_size):
         (height, width), (image_height, image_width) = labels.shape, image_size
         detail = f'{width} x {height} pixels; its image has {image_width} x {image_height}'
@@ -133,5 +133,5 @@ def _unknown(values: np.ndarray, allowed: Labels) -> str:
         return detail
     void = f"to ignore {stored}, use type='LabelFolder' with void=({stored},)"
     if values.tolist() == [allowed.classes] and not allowed.reduced:
-        return f'{detail}. If 0 means unlabelled, set reduce_zero_label=True; {void}'
+        return f'{detail}. If 0 means unlabeled, set reduce_zero_label=True; {void}'
     return f'{detail}; {void}'

@@ -1,4 +1,4 @@
-"""What can be wrong with a data set, and what a run does about it."""
+"""What can be wrong with a dataset, and what a run does about it."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ SKIPPED = 'training skips the object, but evaluation still counts it'
 # kind -> what happens in training and testing. Errors stop a run or corrupt the training.
 ERRORS = {
     'config: class count': 'a head has another number of classes than the data; the run stops',
-    'data set: empty': 'there are no images to use; the run stops',
-    'data set: no labels': 'none of the images has a label; the run stops',
-    'data set: reduce_zero_label': 'the data set and its pipeline contradict each other; the run '
+    'dataset: empty': 'there are no images to use; the run stops',
+    'dataset: no labels': 'none of the images has a label; the run stops',
+    'dataset: reduce_zero_label': 'the dataset and its pipeline contradict each other; the run '
     'stops',
     'annotations: not COCO': 'the file or an entry lacks what COCO files have; the run stops',
     'annotations: duplicate id': 'entries would replace others; the run stops',
@@ -31,14 +31,14 @@ ERRORS = {
     'label: missing': 'there is no such file; the run stops',
     'label: unreadable': 'no decoder can read the file; the run stops',
     'label: other size': 'its size is not that of its image; the run stops',
-    'label: colours': 'several channels, not one with class numbers; the run stops',
+    'label: colors': 'several channels, not one with class numbers; the run stops',
     'label: out of range': 'values that are not classes of the config; the run stops',
 }
 NOTES = {
     'annotations: box reaches outside': 'mmdet cuts it off at the border',
     'image: tiny': 'a side below 16 pixels; read and scaled up, unless filter_cfg leaves it out',
     'image: huge': 'over 50 megapixels; decoded whole before it is scaled',
-    'image: grey': 'read as three equal channels',
+    'image: gray': 'read as three equal channels',
     'image: CMYK': 'converted to three channels',
     'image: alpha': 'read without its transparency',
     'image: 16 bit': 'scaled to 8 bits; bit_depth in the pipelines says from which range',
@@ -55,7 +55,7 @@ LEFT_OUT = {
     'left out: no annotations': 'a list names the image and nothing describes it',
     'left out: annotations unreadable': 'the file is damaged; its image is left out too',
     'left out: line unreadable': 'a line is not in the format; the object is left out',
-    'left out: unknown class': 'the class is not one of the data set; the object is left out',
+    'left out: unknown class': 'the class is not one of the dataset; the object is left out',
     'left out: not a number': 'a coordinate is missing, NaN or infinite; the object is left out',
     'left out: empty box': 'a side of zero, or below one pixel; the object is left out',
     'left out: box outside': 'the box lies outside the image; the object is left out',

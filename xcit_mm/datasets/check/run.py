@@ -1,4 +1,4 @@
-"""Checks data sets as a config defines them: every image, every annotation, every label."""
+"""Checks datasets as a config defines them: every image, every annotation, every label."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .coco import STOPPING, check_coco, count_used, read_coco
-from .empty import empty, unlabelled
+from .empty import empty, unlabeled
 from .images import check_image, large_images
 from .labels import Labels, check_label, contradiction, never_used
 from .problems import CHANGED, ERRORS, LEFT_OUT, NOTES, Problem
@@ -78,7 +78,7 @@ class Report:
 
 
 class Plan(NamedTuple):
-    """How to check a data set.
+    """How to check a dataset.
 
     Args:
         problems (list[Problem]): Those of the annotations as a whole.
@@ -92,14 +92,14 @@ class Plan(NamedTuple):
 
 
 def find_problems(datasets: dict[str, list[dict]], workers: int) -> Report:
-    """Check data sets.
+    """Check datasets.
 
     Args:
-        datasets (dict[str, list[dict]]): The innermost data sets of a config, by split.
+        datasets (dict[str, list[dict]]): The innermost datasets of a config, by split.
         workers (int): Threads that decode images.
 
     Raises:
-        TypeError: If a data set is neither in COCO's format nor of label PNGs.
+        TypeError: If a dataset is neither in COCO's format nor of label PNGs.
     """
     report, seen = Report(splits=list(datasets)), set()
     with large_images(), Progress(console=Console(stderr=True)) as progress:
@@ -132,7 +132,7 @@ def in_threads(jobs: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
 
 
 def build(config: dict) -> Any:
-    """The data set of a config, with its paths and classes, without its content."""
+    """The dataset of a config, with its paths and classes, without its content."""
     return DATASETS.build({**config, 'lazy_init': True, 'pipeline': []})
 
 
@@ -141,7 +141,7 @@ def loads_masks(pipeline: Iterable[dict]) -> bool:
 
 
 def plan(dataset: Any, masks: bool) -> Plan:
-    """What to do for a data set."""
+    """What to do for a dataset."""
     with contextlib.suppress(ImportError):
         from mmdet.datasets import CocoDataset
 
@@ -152,9 +152,9 @@ def plan(dataset: Any, masks: bool) -> Plan:
 
         if isinstance(dataset, BaseSegDataset):
             return plan_labels(dataset)
-    from ...pretraining import CocoObjects, LabelledFolder, UnlabelledFolder
+    from ...pretraining import CocoObjects, LabeledFolder, UnlabeledFolder
 
-    if isinstance(dataset, (CocoObjects, LabelledFolder, UnlabelledFolder)):
+    if isinstance(dataset, (CocoObjects, LabeledFolder, UnlabeledFolder)):
         return plan_images(dataset)
     raise TypeError(
         f'{type(dataset).__name__} is neither a CocoDataset, nor a BaseSegDataset, nor a folder of '
@@ -193,7 +193,7 @@ def plan_labels(dataset: Any) -> Plan:
     infos = dataset.load_data_list()
     if not infos:
         return Plan([empty(dataset)])
-    if problem := unlabelled(dataset, infos):
+    if problem := unlabeled(dataset, infos):
         return Plan([problem])
     allowed, values = Labels.of(dataset), np.zeros(256, bool)
 

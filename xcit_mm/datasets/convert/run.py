@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from xcit_mm_runtime.files import check_writable, write_atomically
+
 from ...errors import UserError
-from ...files import check_writable, write_atomically
 from ..check import Problem, Report
 from ..check.images import check_image, large_images
 from ..check.run import in_threads

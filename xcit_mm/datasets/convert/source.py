@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
 from ..check import Problem
 

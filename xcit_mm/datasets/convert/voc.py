@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
 from ..check import Problem
 from .source import (

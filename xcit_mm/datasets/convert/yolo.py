@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from xcit_mm_deploy.inputs import IMAGE_SUFFIXES
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
 from ...errors import UserError
 from ..check import Problem

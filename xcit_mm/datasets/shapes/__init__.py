@@ -1,4 +1,4 @@
-"""Draws a data set of shapes in the layouts of COCO and ADE20k."""
+"""Draws a dataset of shapes in the layouts of COCO and ADE20k."""
 
 from .draw import CLASSES
 from .make import ensure_shapes, make_shapes

@@ -1,6 +1,6 @@
 """Draws scenes of shapes: the image, and the visible part of every shape.
 
-The outline alone determines the class: colour, texture, size, rotation and position say nothing
+The outline alone determines the class: color, texture, size, rotation and position say nothing
 about it.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 CLASSES = ('disc', 'bar', 'triangle', 'star', 'arc')
 # A new shape must leave at least this fraction of every other one visible, so that every visible
-# shape can be recognised and is annotated.
+# shape can be recognized and is annotated.
 MIN_VISIBLE = 0.75
 ATTEMPTS = 20
 # Shapes are light and backgrounds mostly dark, in any hue (negatives the other way round), and a

@@ -1,6 +1,6 @@
 """Writes scenes of shapes in the layouts of COCO and ADE20k.
 
-``root/coco`` and ``root/ade`` are what mmdet's ``CocoDataset`` and mmseg's data sets read without
+``root/coco`` and ``root/ade`` are what mmdet's ``CocoDataset`` and mmseg's datasets read without
 special code. The two have the same images.
 """
 
@@ -31,7 +31,7 @@ def make_shapes(
     negatives: float = 0.0,
     overwrite: bool = False,
 ) -> Path:
-    """Make a data set; the same arguments give the same bytes.
+    """Make a dataset; the same arguments give the same bytes.
 
     Args:
         root (str or PathLike): Its folder, created completely or not at all.
@@ -74,7 +74,7 @@ def make_shapes(
 
 
 def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
-    """Make a data set unless it exists with these arguments; see :func:`make_shapes`.
+    """Make a dataset unless it exists with these arguments; see :func:`make_shapes`.
 
     Processes that start together wait for the one that makes it.
     """
@@ -190,7 +190,7 @@ def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
 
 
 def label_image(scene: Scene) -> np.ndarray:
-    """The label PNG: outlines of shapes and crowds are unlabelled, the rest has a class."""
+    """The label PNG: outlines of shapes and crowds are unlabeled, the rest has a class."""
     labels = np.ones(scene.image.shape[:2], np.uint8)
     for shape in scene.shapes:
         labels[shape.mask] = 0 if shape.is_crowd else shape.label + 2

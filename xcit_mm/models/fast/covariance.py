@@ -38,7 +38,7 @@ def shift_origin(xca: XCA, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         xca (XCA): The attention.
-        tokens (Tensor): Normalised tokens (B, N, d).
+        tokens (Tensor): Normalized tokens (B, N, d).
 
     Returns:
         tuple[Tensor, Tensor]: The shifted tokens, and the biases (B, 3 d) that go with them.

@@ -90,7 +90,7 @@ def _is_changed(trunk: 'XCiTTrunk') -> bool:
 def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
     """What the fast executions rely on: the modules that they replace, one entry per module.
 
-    It changes as soon as a module is hooked, wrapped, parametrised, or replaced by one of another
+    It changes as soon as a module is hooked, wrapped, parametrized, or replaced by one of another
     class or with other settings.
 
     Args:

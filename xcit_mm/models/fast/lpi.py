@@ -20,7 +20,7 @@ def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -
     """``γ · LPI(x)`` with LayerScale folded into the second convolution.
 
     Args:
-        tokens (Tensor): Normalised tokens (B, N, d).
+        tokens (Tensor): Normalized tokens (B, N, d).
         lpi (LPI): The layer.
         gamma (Tensor): LayerScale (d).
         grid (tuple[int, int]): Height and width of the tokens' grid.
@@ -60,7 +60,7 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
         first = start - above.shape[1]
         above = piece[:, max(stop - 2 - first, 0) : stop - first].clone()
         y = lpi.conv1(norm(piece).permute(0, 3, 1, 2))
-        # A row at a cut lacks a neighbour: it is wrong, and not needed.
+        # A row at a cut lacks a neighbor: it is wrong, and not needed.
         begin, end = max(start - 1, 0), min(stop + 1, height)
         y = lpi.norm(F.gelu(y[:, :, begin - first : end - first]))
         y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))

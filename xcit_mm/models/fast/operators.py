@@ -156,7 +156,7 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     )
     # BatchNorm comes in several classes: one process or many, one dimension or two.
     kind = 'BatchNorm' if is_batch_norm(module) else type(module)
-    # Quantised, sharded and other subclasses of tensors have operators of their own.
+    # Quantized, sharded and other subclasses of tensors have operators of their own.
     types = (*map(type, own['_parameters'].values()),)
     return kind, bool(is_hooked), types, *map(own.get, settings)
 

@@ -66,7 +66,7 @@ def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
     """``γ · XCA(x)`` with LayerScale folded into the projection.
 
     Args:
-        tokens (Tensor): Normalised tokens (B, N, d).
+        tokens (Tensor): Normalized tokens (B, N, d).
         xca (XCA): The attention.
         gamma (Tensor): LayerScale (d).
         form (str): ``token`` or ``covariance``.
@@ -104,7 +104,7 @@ def _attend(tokens: Tensor, xca: XCA) -> Tensor:
 def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -> None:
     """``x += γ · XCA(LN(x))`` in place, for inference.
 
-    The covariance form computes the normalised tokens twice, chunk by chunk, and never stores them.
+    The covariance form computes the normalized tokens twice, chunk by chunk, and never stores them.
 
     Args:
         x (Tensor): Tokens (B, N, d).
@@ -131,7 +131,7 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
 def chunked_statistics(x: Tensor, xca: XCA, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """``S`` of LN(x) with the first token as origin, and the biases that go with it.
 
-    For inference. The normalised tokens are never stored.
+    For inference. The normalized tokens are never stored.
 
     Args:
         x (Tensor): Tokens (B, N, d).

@@ -23,7 +23,7 @@ class LPI(BaseModule):
         self.conv2 = nn.Conv2d(embed_dims, embed_dims, 3, padding=1, groups=embed_dims)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Let neighbouring tokens communicate.
+        """Let neighboring tokens communicate.
 
         Args:
             x (Tensor): Tokens (B, N, d).

@@ -1,4 +1,4 @@
-# The built-in data set in COCO's layout.
+# The built-in dataset in COCO's layout.
 _base_ = ['mmdet::_base_/datasets/coco_instance.py', '../../../_base_/shapes.py']
 
 data_root = f'{_base_.shapes.root}/coco/'

@@ -1,7 +1,7 @@
 # ADE20k as in mmseg. Batch 16: 2 images per GPU on 8 GPUs.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
-# Whether labels count from 1 is a setting of the data set. LoadAnnotations follows it.
+# Whether labels count from 1 is a setting of the dataset. LoadAnnotations follows it.
 load_labels = dict(type='LoadAnnotations')
 train_pipeline = [_base_.train_pipeline[0], load_labels, *_base_.train_pipeline[2:]]
 test_pipeline = [*_base_.test_pipeline[:2], load_labels, _base_.test_pipeline[3]]

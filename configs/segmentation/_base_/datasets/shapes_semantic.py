@@ -1,4 +1,4 @@
-# The built-in data set in ADE20k's layout.
+# The built-in dataset in ADE20k's layout.
 _base_ = ['mmseg::_base_/datasets/ade20k.py', '../../../_base_/shapes.py']
 
 dataset_type = 'BaseSegDataset'

@@ -13,17 +13,17 @@ from mmengine.config import Config
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from xcit_mm_cli.arguments import DEFAULT_LAYERS
-from xcit_mm_deploy import ImageError
-from xcit_mm_deploy.preprocess import resize_image
+from xcit_mm.errors import UserError, is_out_of_memory
+from xcit_mm.inference import ResultNames, find_images, left_out, read_image
+from xcit_mm.visualization.layers import spread
+from xcit_mm.visualization.load import Subject, load_subject
+from xcit_mm.visualization.observe import Observer, draw, observe
+from xcit_mm.visualization.pictures import PICTURES, make_picture, unavailable
+from xcit_mm_runtime import ImageError
+from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.preprocess import resize_image
 
-from ..errors import UserError, is_out_of_memory
-from ..files import write_atomically
-from ..inference import ResultNames, find_images, left_out, read_image
-from ..visualization.layers import spread
-from ..visualization.load import Subject, load_subject
-from ..visualization.observe import Observer, draw, observe
-from ..visualization.pictures import PICTURES, make_picture, unavailable
+from .arguments import DEFAULT_LAYERS
 from .common import check_checkpoint, check_device, command, load_config
 
 

@@ -22,18 +22,18 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from xcit_mm_cli import parse_args
-from xcit_mm_cli.app import INTERRUPTED
-from xcit_mm_cli.files import did_you_mean, missing_config
+from xcit_mm.compat import init_gloo, revert_sync_bn
+from xcit_mm.configs import nested_dicts
+from xcit_mm.datasets.present import PUBLIC
+from xcit_mm.engine.console import without_noise
+from xcit_mm.engine.parent import die_with_parent
+from xcit_mm.engine.runner import GuardedRunner
+from xcit_mm.errors import BUILD_ERRORS, UserError
+from xcit_mm.weights import use_strict_reader
 
-from ..compat import init_gloo, revert_sync_bn
-from ..configs import nested_dicts
-from ..datasets.present import PUBLIC
-from ..engine.console import without_noise
-from ..engine.parent import die_with_parent
-from ..engine.runner import GuardedRunner
-from ..errors import BUILD_ERRORS, UserError
-from ..weights import use_strict_reader
+from .app import INTERRUPTED
+from .arguments import parse_args
+from .files import did_you_mean, missing_config
 
 CONFIG_SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

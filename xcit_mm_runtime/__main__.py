@@ -1,4 +1,4 @@
-"""``python -m xcit_mm_deploy MODEL IMAGES``: runs an exported model without PyTorch."""
+"""``python -m xcit_mm_runtime MODEL IMAGES``: runs an exported model without PyTorch."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from .results import Detections
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        'python -m xcit_mm_deploy',
+        'python -m xcit_mm_runtime',
         description='Detect or segment in images with a model that "xcit-mm export" wrote, without '
         'PyTorch: this needs numpy, OpenCV, ONNX Runtime and, for pictures, Pillow. Writes what '
         '"xcit-mm infer --model" writes: pictures (vis/), and COCO JSON for detection or label '

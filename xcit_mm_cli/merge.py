@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import UserError
-from ..inference import merge, results_path
-from ..inference.predictions import RESULTS
-from ..inference.shards import FOLDER, Job, Records, delete_shards
+from xcit_mm.errors import UserError
+from xcit_mm.inference import merge, results_path
+from xcit_mm.inference.predictions import RESULTS
+from xcit_mm.inference.shards import FOLDER, Job, Records, delete_shards
+
 from .common import command, printable
 
 

@@ -2,9 +2,10 @@
 
 import argparse
 
-from ..files import check_writable
-from ..stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
-from ..tables import write_table
+from xcit_mm.stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
+from xcit_mm.tables import write_table
+from xcit_mm_runtime.files import check_writable
+
 from .common import command
 
 

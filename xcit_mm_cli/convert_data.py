@@ -5,11 +5,12 @@ import os
 import shlex
 from pathlib import Path
 
-from ..datasets.convert import Converted, convert_folder
-from ..datasets.find import relative_to
-from ..errors import UserError
-from ..files import check_writable, write_atomically
-from ..tables import format_table
+from xcit_mm.datasets.convert import Converted, convert_folder
+from xcit_mm.datasets.find import relative_to
+from xcit_mm.errors import UserError
+from xcit_mm.tables import format_table
+from xcit_mm_runtime.files import check_writable, write_atomically
+
 from .common import command
 
 

@@ -12,12 +12,13 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from ..configs import innermost_datasets, nested_dicts, type_name
-from ..datasets.present import check_datasets
-from ..engine.console import console_handlers
-from ..errors import UserError
-from ..files import check_writable, write_atomically
-from ..tables import format_table
+from xcit_mm.configs import innermost_datasets, nested_dicts, type_name
+from xcit_mm.datasets.present import check_datasets
+from xcit_mm.engine.console import console_handlers
+from xcit_mm.errors import UserError
+from xcit_mm.tables import format_table
+from xcit_mm_runtime.files import check_writable, write_atomically
+
 from .common import (
     build_runner,
     check_checkpoint,
@@ -87,7 +88,7 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
     if task == 'xcit_mm' and (args.show or args.show_dir):
         raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
     if args.show or args.show_dir:
-        from ..engine.comparison import ComparisonHook
+        from xcit_mm.engine.comparison import ComparisonHook
 
         cfg.default_hooks.visualization = dict(
             type=ComparisonHook.__name__,

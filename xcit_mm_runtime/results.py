@@ -16,7 +16,7 @@ class Detections:
         labels (np.ndarray): int64 (D,), indices of classes.
         masks (np.ndarray, optional): bool (D, H, W); None for models that predict only boxes.
         classes (Sequence[str]): Names of all classes of the model.
-        palette (Sequence, optional): Their RGB colours.
+        palette (Sequence, optional): Their RGB colors.
     """
 
     boxes: np.ndarray
@@ -51,7 +51,7 @@ class Segmentation:
     Args:
         labels (np.ndarray): (H, W), indices of classes, of an unsigned type.
         classes (Sequence[str]): Names of all classes of the model.
-        palette (Sequence, optional): Their RGB colours.
+        palette (Sequence, optional): Their RGB colors.
     """
 
     labels: np.ndarray

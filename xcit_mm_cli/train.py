@@ -10,10 +10,11 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
 
-from ..datasets.present import check_datasets
-from ..engine import ProgressBarHook, what_resume_takes
-from ..errors import UserError
-from ..weights import DownloadError
+from xcit_mm.datasets.present import check_datasets
+from xcit_mm.engine import ProgressBarHook, what_resume_takes
+from xcit_mm.errors import UserError
+from xcit_mm.weights import DownloadError
+
 from .common import (
     DISK_FULL,
     build_runner,
@@ -24,7 +25,7 @@ from .common import (
     task_of,
 )
 
-# Initialisations that read a file.
+# Initializations that read a file.
 PRETRAINED = ('Pretrained', 'PretrainedXCiT')
 
 

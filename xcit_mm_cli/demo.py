@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from ..demo.run import run_demo
-from ..tables import format_metric
+from xcit_mm.demo.run import run_demo
+from xcit_mm.tables import format_metric
+
 from .common import command
 
 

@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-import xcit_mm_deploy
-from xcit_mm_cli.arguments import SCORE_THR
-from xcit_mm_deploy.inputs import Source, to_network_depth
-
-from ..configs import bit_depth, category_ids
-from ..errors import BUILD_ERRORS, UserError
-from ..inference import (
+import xcit_mm_runtime
+from xcit_mm.configs import bit_depth, category_ids
+from xcit_mm.errors import BUILD_ERRORS, UserError
+from xcit_mm.inference import (
     TASKS,
     AnnotationFile,
     Predictor,
@@ -32,9 +29,12 @@ from ..inference import (
     load_predictor,
     results_path,
 )
-from ..inference.ids import own_ids
-from ..inference.processes import device_of, this_process
-from ..inference.shards import EVERYTHING, Shard, delete_shards
+from xcit_mm.inference.ids import own_ids
+from xcit_mm.inference.processes import device_of, this_process
+from xcit_mm.inference.shards import EVERYTHING, Shard, delete_shards
+from xcit_mm_runtime.inputs import Source, to_network_depth
+
+from .arguments import SCORE_THR
 from .common import (
     check_checkpoint,
     check_device,
@@ -148,7 +148,7 @@ def choose(args: argparse.Namespace) -> Chosen:
     if args.model:
         # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
         threads = os.environ.get('OMP_NUM_THREADS', '')
-        model = xcit_mm_deploy.load(args.model, int(threads) if threads.isdecimal() else 0)
+        model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
         if model.task not in TASKS.values():
             raise UserError(
                 f'{args.model} is a backbone alone, which detects and segments nothing.'
@@ -170,8 +170,14 @@ def choose(args: argparse.Namespace) -> Chosen:
 
 def infer_large(args: argparse.Namespace) -> int:
     """Run on large images, one after another."""
-    from ..large.run import UNFINISHED, check_names, detect_large, find_large_images, segment_large
-    from ..large.units import parse_bytes
+    from xcit_mm.large.run import (
+        UNFINISHED,
+        check_names,
+        detect_large,
+        find_large_images,
+        segment_large,
+    )
+    from xcit_mm.large.units import parse_bytes
 
     try:
         memory = None if args.memory is None else parse_bytes(args.memory)

@@ -1,10 +1,11 @@
-"""Draw a data set of shapes."""
+"""Draw a dataset of shapes."""
 
 import argparse
 import time
 
-from ..datasets.shapes import make_shapes
-from ..errors import UserError
+from xcit_mm.datasets.shapes import make_shapes
+from xcit_mm.errors import UserError
+
 from .common import command
 
 

@@ -1,4 +1,4 @@
-"""Resizes images as mmcv does, and normalises them as mmdet and mmseg do, to the bit."""
+"""Resizes images as mmcv does, and normalizes them as mmdet and mmseg do, to the bit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

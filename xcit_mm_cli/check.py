@@ -1,4 +1,4 @@
-"""Check the data sets of a config."""
+"""Check the datasets of a config."""
 
 import argparse
 from pathlib import Path
@@ -6,15 +6,16 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from ..compat import revert_sync_bn
-from ..configs import innermost_datasets
-from ..datasets.check import Problem, find_problems
-from ..datasets.check.heads import check_heads
-from ..datasets.check.run import build
-from ..datasets.present import check_datasets
-from ..errors import BUILD_ERRORS, UserError
-from ..files import check_writable, write_atomically
-from ..tables import format_table
+from xcit_mm.compat import revert_sync_bn
+from xcit_mm.configs import innermost_datasets
+from xcit_mm.datasets.check import Problem, find_problems
+from xcit_mm.datasets.check.heads import check_heads
+from xcit_mm.datasets.check.run import build
+from xcit_mm.datasets.present import check_datasets
+from xcit_mm.errors import BUILD_ERRORS, UserError
+from xcit_mm.tables import format_table
+from xcit_mm_runtime.files import check_writable, write_atomically
+
 from .common import command, load_config, task_of
 
 
@@ -24,7 +25,7 @@ def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> lis
     Args:
         cfg (Config): The config.
         path (str): Its name.
-        datasets (dict[str, list[dict]]): The innermost data sets, by split.
+        datasets (dict[str, list[dict]]): The innermost datasets, by split.
     """
     if not cfg.get('model') or not cfg.get('check_classes', True):
         return []
@@ -54,11 +55,11 @@ def main(args: argparse.Namespace) -> int:
     check_datasets(cfg, tuple(loaders.values()), draw=False)
     datasets = {split: list(innermost_datasets(cfg.get(name))) for split, name in loaders.items()}
     if not any(datasets.values()):
-        raise UserError(f'The config has no data set in {" or ".join(loaders.values())}.')
+        raise UserError(f'The config has no dataset in {" or ".join(loaders.values())}.')
     try:
         report = find_problems(datasets, args.workers)
     except TypeError as error:
-        raise UserError(f'This data set cannot be checked: {error}.') from None
+        raise UserError(f'This dataset cannot be checked: {error}.') from None
     report.problems += class_counts(cfg, args.config, datasets)
     if report.problems:
         print(format_table(report.rows()) + '\n')

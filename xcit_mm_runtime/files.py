@@ -9,6 +9,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from .errors import UserError
+
 UNFINISHED = '.unfinished'
 
 
@@ -87,6 +89,22 @@ def check_writable(path: str | os.PathLike) -> None:
     with suppress(_Enough), replacing(path) as unfinished:
         unfinished.write_bytes(b'test')
         raise _Enough  # so that it does not replace the file
+
+
+def check_new(path: str | os.PathLike, force: bool, otherwise: str = '') -> None:
+    """Raise if something would be overwritten that nobody asked to overwrite.
+
+    Args:
+        path (str or PathLike): A file or folder.
+        force (bool): Whether the user gave ``--force``.
+        otherwise (str): How to write elsewhere, such as ``--out-dir writes elsewhere``.
+
+    Raises:
+        UserError: If it exists.
+    """
+    if not force and os.path.lexists(path):
+        other = f', {otherwise}' if otherwise else ''
+        raise UserError(f'{path} already exists; --force overwrites it{other}.')
 
 
 class _Enough(Exception):

@@ -2,8 +2,9 @@
 
 import argparse
 
-from ..errors import UserError
-from ..weights import convert
+from xcit_mm.errors import UserError
+from xcit_mm.weights import convert
+
 from .common import command
 
 

@@ -11,16 +11,17 @@ from pathlib import Path
 import torch
 from mmengine.registry import MODELS, init_default_scope
 
-from ..configs import innermost_datasets
-from ..datasets.check import Report, find_problems
-from ..datasets.convert import convert_folder, find_format
-from ..datasets.find import Data, find_coco, find_labels, nothing_found
-from ..datasets.guard import build_guarded
-from ..errors import BUILD_ERRORS, UserError
-from ..files import check_writable, write_atomically
-from ..starter import Choice, detection_config, segmentation_config
-from ..tables import format_table
-from ..weights import resolve_short_name
+from xcit_mm.configs import innermost_datasets
+from xcit_mm.datasets.check import Report, find_problems
+from xcit_mm.datasets.convert import convert_folder, find_format
+from xcit_mm.datasets.find import Data, find_coco, find_labels, nothing_found
+from xcit_mm.datasets.guard import build_guarded
+from xcit_mm.errors import BUILD_ERRORS, UserError
+from xcit_mm.starter import Choice, detection_config, segmentation_config
+from xcit_mm.tables import format_table
+from xcit_mm.weights import resolve_short_name
+from xcit_mm_runtime.files import check_writable, write_atomically
+
 from .common import command, explaining_config, load_config
 from .convert_data import print_converted
 

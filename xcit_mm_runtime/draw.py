@@ -1,6 +1,6 @@
 """Draws predictions. All pictures of predictions on users' images are made here.
 
-Images are BGR, uint8 (H, W, 3), as OpenCV reads them. Colours of a palette are RGB, as in the
+Images are BGR, uint8 (H, W, 3), as OpenCV reads them. Colors of a palette are RGB, as in the
 metadata of mmdet and mmseg.
 """
 
@@ -45,7 +45,7 @@ def draw_detections(
         labels (np.ndarray): (D,), indices of classes.
         masks (np.ndarray, optional): bool (D, H, W).
         classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colours. Defaults to None, for :func:`colors`.
+        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
         score_thr (float): Only detections that score above this are drawn. Defaults to 0.3.
 
     Returns:
@@ -78,13 +78,13 @@ def draw_segmentation(
     palette: Sequence[Sequence[int]] | None = None,
     fixed_size: bool = False,
 ) -> np.ndarray:
-    """Colour every pixel by its class, and name the classes that are there in a strip beside it.
+    """Color every pixel by its class, and name the classes that are there in a strip beside it.
 
     Args:
         image (np.ndarray): BGR.
         labels (np.ndarray): (H, W), indices of classes; 255 and negative numbers are no class.
         classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colours. Defaults to None, for :func:`colors`.
+        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
         fixed_size (bool): Whether the strip depends only on the size of the image and on the names,
             as the frames of a video need. Classes for which it has no room are counted. Defaults
             to False.
@@ -124,11 +124,11 @@ def side_by_side(pictures: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def colors(count: int, palette: Sequence[Sequence[int]] | None = None) -> list[Color]:
-    """One BGR colour per class: that of the palette, else a fixed one that is easy to tell apart.
+    """One BGR color per class: that of the palette, else a fixed one that is easy to tell apart.
 
     Args:
         count (int): Number of classes.
-        palette (Sequence, optional): RGB colours of the first classes.
+        palette (Sequence, optional): RGB colors of the first classes.
     """
     given = [(int(blue), int(green), int(red)) for red, green, blue in palette or ()]
     return given + [_made_up(i) for i in range(len(given), count)]
@@ -187,7 +187,7 @@ def _with_legend(
 
     Args:
         picture (np.ndarray): BGR.
-        entries (list[tuple]): Names and colours.
+        entries (list[tuple]): Names and colors.
         all_names (Sequence[str], optional): All names that can occur. Given, the strip has room for
             the widest of them and is as high as the picture.
     """
@@ -239,7 +239,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 def _write(
     picture: np.ndarray, ink: np.ndarray, x: int, y: int, ground: Color, text: Color
 ) -> None:
-    """Put text on a rectangle of one colour, cut off at the edges of the picture."""
+    """Put text on a rectangle of one color, cut off at the edges of the picture."""
     part = picture[y : y + ink.shape[0], x : x + ink.shape[1]]
     cover = ink[: part.shape[0], : part.shape[1], None] / 255
     part[:] = np.rint(np.array(ground) * (1 - cover) + np.array(text) * cover)

@@ -42,9 +42,9 @@ def _weights(low: float, high: float, cells: int, length: int) -> tuple[int, np.
     """
     first = max(int(np.floor(low)) - 1, 0)
     last = max(min(int(np.ceil(high)) + 1, length), first)
-    centres = np.arange(first, last, dtype=np.float32) + np.float32(0.5)
+    centers = np.arange(first, last, dtype=np.float32) + np.float32(0.5)
     with np.errstate(divide='ignore', invalid='ignore'):
-        position = (centres - low) / np.float32(high - low) * cells - np.float32(0.5)
+        position = (centers - low) / np.float32(high - low) * cells - np.float32(0.5)
     # A box without extent.
     position = np.where(np.isfinite(position), position, np.float32((cells - 1) / 2))
     distance = np.abs(position[:, None] - np.arange(cells, dtype=np.float32))

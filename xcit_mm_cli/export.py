@@ -8,16 +8,16 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm_cli.arguments import CALIBRATION_IMAGES
-from xcit_mm_deploy import ImageError
+from xcit_mm.compat import revert_sync_bn
+from xcit_mm.configs import bit_depth
+from xcit_mm.deploy.export import Options, export, report_path
+from xcit_mm.deploy.support import check_packages, check_supported
+from xcit_mm.errors import BUILD_ERRORS, UserError
+from xcit_mm.inference import build_inferencer, find_images, read_image
+from xcit_mm_runtime import ImageError
+from xcit_mm_runtime.files import check_writable
 
-from ..compat import revert_sync_bn
-from ..configs import bit_depth
-from ..deploy.export import Options, export, report_path
-from ..deploy.support import check_packages, check_supported
-from ..errors import BUILD_ERRORS, UserError
-from ..files import check_writable
-from ..inference import build_inferencer, find_images, read_image
+from .arguments import CALIBRATION_IMAGES
 from .common import (
     check_checkpoint,
     command,

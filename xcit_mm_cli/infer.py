@@ -170,7 +170,7 @@ def choose(args: argparse.Namespace) -> Chosen:
 
 def infer_large(args: argparse.Namespace) -> int:
     """Run on large images, one after another."""
-    from xcit_mm.large.run import (
+    from xcit_mm.large.infer import (
         UNFINISHED,
         check_names,
         detect_large,

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import TooSmallError
 from ..weights.hook import excuse_pyramid, strict_loading, translate_state_dict
-from .fast import FORMS, Execution, choose_execution, recomputed
-from .fast.operators import BatchNorm
+from .fast import FORMS, BatchNorm, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 

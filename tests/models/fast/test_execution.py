@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize, prune
 
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.models.fast import chunks
-from xcit_mm.models.fast.execution import Differentiable, Inference, choose_execution
+from xcit_mm.models.fast.execution import Differentiable, Execution, Inference, choose_execution
 from xcit_mm.models.layers import XCA, ClassAttention
 from xcit_mm.models.pyramid import Pyramid
 
@@ -42,7 +42,7 @@ def test_training_and_inference_are_fast(build):
         assert isinstance(choose_execution(build(drop_path_rate=0.0).train()), Inference)
     assert isinstance(choose_execution(model), Differentiable)
     model.fast = False
-    assert choose_execution(model) is model
+    assert type(choose_execution(model)) is Execution
 
 
 def hook_a_leaf(model):
@@ -126,9 +126,9 @@ def override_by_an_instance(model):
 def test_a_changed_module_is_called(change):
     model = backbone().eval()
     change(model)
-    assert choose_execution(model) is model
+    assert type(choose_execution(model)) is Execution
     with torch.no_grad():
-        assert choose_execution(model) is model
+        assert type(choose_execution(model)) is Execution
 
 
 @pytest.mark.parametrize('grad', [True, False])
@@ -156,7 +156,6 @@ def test_what_a_subclass_overrides_is_called(name, grad):
         (ClassAttention, 'project'),
         (ClassAttention, 'attention_map'),
         (Pyramid, 'forward'),
-        (nn.Linear, 'forward'),
     ],
 )
 def test_a_class_that_is_patched_before_or_after_is_called(kind, name, monkeypatch):
@@ -234,7 +233,7 @@ def test_batch_norm_in_any_class_stays_fast(convert):
 def test_a_hook_that_was_removed_does_not_slow_the_network_down():
     model = backbone().eval()
     model.layers[0].register_forward_hook(lambda *_: None).remove()
-    assert choose_execution(model) is not model
+    assert type(choose_execution(model)) is not Execution
 
 
 def test_every_module_calls_its_hooks_and_results_are_the_same():

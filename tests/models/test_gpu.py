@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from xcit_mm.models import XCiT
-from xcit_mm.models.fast import anatomy, choose_execution, covariance, xca
+from xcit_mm.models.fast import choose_execution, covariance, fingerprint, xca
 from xcit_mm.models.fast.chunks import batch_chunks
 from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA
@@ -60,7 +60,7 @@ def test_small_gradients_of_statistics_survive_float16(monkeypatch):
 def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
     with FakeTensorMode(), torch.device('cuda'):
         model = XCiT('t12', 16).train(training)
-        model.as_built = anatomy(model)
+        model.as_built = fingerprint(model)
         images = torch.randn(2, 3, 512, 672)
         with torch.autocast('cuda', enabled=autocast), torch.set_grad_enabled(training):
             assert isinstance(choose_execution(model), Differentiable if training else Inference)

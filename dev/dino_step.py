@@ -12,8 +12,8 @@ from rich.progress import track
 
 from xcit_mm.models.variants import VARIANTS
 from xcit_mm.tables import format_table
+from xcit_mm_cli.arguments import positive
 from xcit_mm_cli.common import explain_errors
-from xcit_mm_cli.options import positive
 
 from .benchmark.jobs import run_job, speedup
 from .pages import write_between_marks

@@ -22,8 +22,9 @@ from xcit_mm.visualization.layers import spread
 from xcit_mm.visualization.load import Subject
 from xcit_mm.visualization.observe import Picture, draw, observe
 from xcit_mm.visualization.pictures import make_picture
+from xcit_mm_cli.arguments import DEFAULT_LAYERS
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_cli.visualize import DEFAULT_LAYERS, load
+from xcit_mm_cli.visualize import load
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)

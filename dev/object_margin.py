@@ -15,8 +15,8 @@ from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.load import Subject
+from xcit_mm_cli.arguments import positive
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_cli.options import positive
 from xcit_mm_cli.visualize import load
 
 NAMES = ('queries', 'keys')

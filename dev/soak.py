@@ -28,8 +28,8 @@ from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
 from xcit_mm.inference import find_sources, infer, load_predictor
 from xcit_mm.weights import read_weights
+from xcit_mm_cli.arguments import positive
 from xcit_mm_cli.common import explain_errors, load_config, task_of
-from xcit_mm_cli.options import positive
 from xcit_mm_runtime.files import write_atomically
 from xcit_mm_runtime.inputs import Source
 

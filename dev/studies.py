@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_metric, format_table
-from xcit_mm_cli.options import positive
+from xcit_mm_cli.arguments import positive
 from xcit_mm_runtime.files import write_atomically
 
 from .pages import write_between_marks

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from xcit_mm.demo.run import run_demo
+    from xcit_mm.demo.demo import run_demo
     from xcit_mm.tables import format_metric
 
     out_dir = args.out_dir or Path('work_dirs') / ('demo_quick' if args.quick else 'demo')

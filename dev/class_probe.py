@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from xcit_mm.models.classifier import XCiTClassifier
 from xcit_mm.models.xcit import XCiT
 from xcit_mm.visualization.images import Preprocess
 from xcit_mm.visualization.observe import observe
+from xcit_mm_runtime.progress import track
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 BATCH = 32
@@ -30,7 +30,7 @@ class LastTokens:
 
 
 def with_class_attention(backbone: XCiT, num_classes: int) -> XCiTClassifier:
-    """A classifier on the trunk of a dense backbone; class attention and head are new."""
+    """Return a classifier on the trunk of a dense backbone; class attention and head are new."""
     classifier = XCiTClassifier(
         dict(vars(backbone.variant)),
         backbone.patch_size,
@@ -68,7 +68,7 @@ def train_class_attention(
     optimizer = torch.optim.AdamW(new, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     steps = [batch for _ in range(epochs) for batch in _batches(kept.tokens)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, len(steps))
-    for batch in track(steps, description='class attention'):
+    for batch in track(steps, 'class attention'):
         logits = classifier.classify(torch.stack([kept.tokens[i] for i in batch]))
         loss = F.binary_cross_entropy_with_logits(logits, torch.stack([targets[i] for i in batch]))
         optimizer.zero_grad()
@@ -78,7 +78,7 @@ def train_class_attention(
 
 
 def _batches(tokens: list[Tensor]) -> list[list[int]]:
-    """Batches of images with the same number of tokens, in random order."""
+    """Return batches of images with the same number of tokens, in random order."""
     groups: dict[int, list[int]] = {}
     for i in torch.randperm(len(tokens)).tolist():
         groups.setdefault(len(tokens[i]), []).append(i)

@@ -8,27 +8,25 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import track
 
 from dev.class_probe import train_class_attention, with_class_attention
-from dev.margin import CocoObjects, auc
-from dev.object_margin import best, coco_objects, margin_rows
+from dev.margin import CocoObjects, auc, describe_largest, margin_rows
 from dev.pages import write_between_marks
 from xcit_mm.errors import UserError
 from xcit_mm.models.xcit import XCiT
 from xcit_mm.tables import format_table
 from xcit_mm.visualization.drawing import as_array
 from xcit_mm.visualization.layers import spread
-from xcit_mm.visualization.load import Subject
+from xcit_mm.visualization.load import Subject, load_subject
 from xcit_mm.visualization.observe import Picture, draw, observe
 from xcit_mm.visualization.pictures import make_picture
-from xcit_mm_cli.arguments import DEFAULT_LAYERS
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_cli.visualize import load
+from xcit_mm_runtime.progress import track
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)
 DPI = 85
+LAYERS = 6
 # Images and epochs for training class attention.
 PROBE_IMAGES, PROBE_EPOCHS = 600, 20
 
@@ -55,26 +53,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def find_run(folder: Path) -> tuple[Path, Path]:
-    """The config and the newest checkpoint of a training run."""
+    """Return the config and the newest checkpoint of a training run."""
     configs = sorted(folder.glob('*.py'))
     checkpoints = sorted(folder.glob('*.pth'), key=lambda path: path.stat().st_mtime)
     if not configs or not checkpoints:
         raise UserError(
-            f'{folder} has no config and checkpoint of a trained detector. "make demo" trains one, '
-            'or "python tools/train.py configs/detection/mask_rcnn_xcit_n12_8_shapes.py '
-            f'--work-dir {folder}".'
+            f'{folder} has no config and checkpoint of a trained detector. "make demo" trains one.'
         )
     return configs[0], checkpoints[-1]
 
 
 def probe(subject: Subject, train: CocoObjects, val: CocoObjects) -> tuple[Subject, float]:
-    """A classifier on the detector's trunk, and its mean AUC over the classes."""
+    """Return a classifier on the detector's trunk, and its mean AUC over the classes."""
     if not isinstance(subject.backbone, XCiT):
         raise UserError('The gallery needs a detector.')
     torch.manual_seed(0)
     labels = train.labels()
     classifier = with_class_attention(subject.backbone, len(labels[0]))
-    images = (image for image, _ in track(train, description='tokens'))
+    images = (image for image, _ in track(train, 'tokens', len(train)))
     train_class_attention(
         classifier, zip(images, labels, strict=True), subject.preprocess, PROBE_EPOCHS
     )
@@ -98,7 +94,7 @@ def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> N
 
 def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Path) -> None:
     """Write all pictures."""
-    layers = spread(len(subject.backbone.layers), DEFAULT_LAYERS)
+    layers = spread(len(subject.backbone.layers), LAYERS)
     images = [image for i, (image, _) in enumerate(val) if i in IMAGES]
     for i, image in enumerate(images):
         # The first image shows all layers, like the table.
@@ -111,33 +107,31 @@ def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Pa
         make(picture, subject, images[0], folder / f'visualization_{name}.png')
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return explain_errors(make_gallery, parse_args(argv))
-
-
-def make_gallery(args: argparse.Namespace) -> int:
+def work(args: argparse.Namespace) -> int:
     config, checkpoint = find_run(args.run)
-    if not args.page.is_file():
-        raise UserError(f'There is no page {args.page}; run this in the root of the repository.')
     cfg = load_config(str(config))
-    subject = load(str(checkpoint), cfg, 'cpu')
-    val = coco_objects(cfg, 'val_dataloader')
+    subject = load_subject(str(checkpoint), cfg)
+    val = CocoObjects(cfg, 'val_dataloader')
     rows = margin_rows(subject, val)
-    classifier, class_auc = probe(subject, coco_objects(cfg, 'train_dataloader', PROBE_IMAGES), val)
+    classifier, class_auc = probe(subject, CocoObjects(cfg, 'train_dataloader', PROBE_IMAGES), val)
     folder = args.page.parent / 'images'
     folder.mkdir(exist_ok=True)
     make_all(subject, classifier, val, folder)
-    _, sentence = best(rows)
+    sentence = describe_largest(rows)
     table = format_table(rows, 'markdown')
     numbers = {
         'margin': f'\nOver {len(val)} validation images:\n\n{table}\n\n{sentence}\n',
         'classes': f'It does so with a mean AUC of {class_auc:.2f} on the validation images.',
     }
-    write_between_marks(args.page, numbers)
     made = sorted(folder.glob('visualization_*.png'))
     size = sum(path.stat().st_size for path in made)
-    print(f'{sentence}\n{len(made)} pictures ({size / 1e6:.1f} MB) in {folder}; page: {args.page}')
+    print(f'{sentence}\n{len(made)} pictures ({size / 1e6:.1f} MB) in {folder}')
+    write_between_marks(args.page, numbers)
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return explain_errors(work, parse_args(argv))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""The margin between objects and background, and the gallery that shows it."""
+"""The gallery, and the margin between objects and background that it shows."""
 
 import json
 
@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 
-from dev import gallery, object_margin
-from dev.margin import CocoObjects, auc, token_cover, untrained
-from dev.margin import object_margin as measure
-from dev.pages import write_between_marks
+from dev import gallery
+from dev.margin import (
+    CocoObjects,
+    auc,
+    describe_largest,
+    object_margin,
+    token_cover,
+    untrained,
+)
 from xcit_mm.datasets.shapes import make_shapes
-from xcit_mm.errors import UserError
 from xcit_mm.visualization import Normalize, query_key_magnitude
-
-from ..tiny import forget_runs
 
 
 def test_auc_is_the_share_of_pairs():
@@ -39,7 +40,9 @@ def test_cover_counts_only_pixels_within_the_image():
 def test_margin_is_measured_on_objects_and_background(backbone, image):
     mask = np.zeros(image.shape[:2], bool)
     mask[16:40, 24:64] = True
-    margin = measure(backbone, [(image, mask), (image, ~mask)], Normalize())
+    nothing = np.zeros_like(mask)  # left out
+    samples = [(image, mask), (image, ~mask), (image, nothing)]
+    margin = object_margin(backbone, samples, Normalize())
     maps = query_key_magnitude(backbone, image)
     on = np.zeros(maps.shape[2:], bool)
     on[2:5, 3:8] = True
@@ -50,10 +53,8 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
             assert margin.ratio[layer, i] == pytest.approx((ratio + 1 / ratio) / 2, rel=1e-5)
             # With objects and background swapped, the two sides of 0.5 cancel.
             assert margin.auc[layer, i] == pytest.approx(0.5)
-    alone = measure(backbone, [(image, mask)], Normalize())
+    alone = object_margin(backbone, [(image, mask)], Normalize())
     assert alone.auc[0, 1] == pytest.approx(auc(maps[0, 1][on], maps[0, 1][~on]))
-    with pytest.raises(ValueError, match='no image has both'):
-        measure(backbone, [(image, np.zeros_like(mask))], Normalize())
 
 
 def test_untrained_is_the_same_network_with_initial_weights(backbone):
@@ -98,9 +99,8 @@ def run(tmp_path, pytestconfig):
 
 def test_objects_of_coco(run):
     data = run.parent / 'data' / 'coco'
-    annotations = data / 'annotations' / 'instances_val2017.json'
-    objects = CocoObjects(data / 'val2017', annotations, limit=2)
-    content = json.loads(annotations.read_text())
+    objects = CocoObjects(Config.fromfile(run / 'config.py'), 'val_dataloader', limit=2)
+    content = json.loads((data / 'annotations' / 'instances_val2017.json').read_text())
     assert len(objects) == 2 == len(list(objects))
     for info, (image, mask), labels in zip(
         content['images'], objects, objects.labels(), strict=False
@@ -112,33 +112,6 @@ def test_objects_of_coco(run):
         areas = [a['area'] for a in own]
         # Outlines run through the middle of pixels, half of which count.
         assert 0.9 * max(areas) <= mask.sum() <= 1.1 * sum(areas)
-
-
-def test_boxes_without_masks_are_refused_in_a_sentence(run, capsys):
-    file = run.parent / 'data' / 'coco' / 'annotations' / 'instances_val2017.json'
-    content = json.loads(file.read_text())
-    for annotation in content['annotations']:
-        del annotation['segmentation']
-    file.write_text(json.dumps(content))
-    assert object_margin.main([str(run / 'config.py'), str(run / 'epoch_1.pth')]) == 2
-    error = capsys.readouterr().err
-    assert f'error: {file} has objects without a mask' in error and 'Traceback' not in error
-
-
-def test_the_command_prints_and_checks_the_margin(run, capsys):
-    forget_runs()  # the next logger prints where capsys looks
-    MMLogger.get_current_instance().info('as at the start of most runs')
-    arguments = [str(run / 'config.py'), str(run / 'epoch_1.pth')]
-    for bar, status in (('0.0', 0), ('1.01', 1)):
-        assert object_margin.main([*arguments, '--at-least', bar]) == status
-    printed = capsys.readouterr().out
-    assert 'Largest margin' in printed and '3 images.' in printed
-    assert 'torch.Size' not in printed  # a line of mmengine's log for each parameter
-    with pytest.raises(SystemExit):
-        object_margin.main([*arguments, '--images', '-1'])
-    assert 'above 0' in capsys.readouterr().err
-    header = next(line for line in printed.splitlines() if line.startswith('layer'))
-    assert header.count('AUC') == 4 and header.count('ratio') == 2
 
 
 def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
@@ -154,21 +127,22 @@ def test_gallery_makes_pictures_and_numbers(run, monkeypatch, tmp_path, capsys):
     names = {path.name.removeprefix('visualization_') for path in tmp_path.glob('images/*.png')}
     wanted = {f'{name}_{i}.png' for name in ('magnitude', 'class_attention') for i in (1, 2)}
     assert names == wanted | {'covariance.png', 'pyramid.png'}
-    assert 'page:' in capsys.readouterr().out
-    page.write_text('no marks')
-    with pytest.raises(UserError, match='marks'):
-        write_between_marks(page, {'margin': 'text'})
-    with pytest.raises(UserError, match='make demo'):
-        gallery.find_run(tmp_path / 'nothing')
+    assert f'Page: {page}' in capsys.readouterr().out
+    assert gallery.main(['--run', str(tmp_path / 'nothing')]) == 2
+    assert 'make demo' in capsys.readouterr().err
 
 
-def test_the_largest_margin_may_be_above_or_below_half():
-    def row(layer, queries, keys):
-        values = {'queries': queries, 'keys': keys}
-        parts = ({f'{n}: AUC': v, f'{n}: ratio': 0.8} for n, v in values.items())
-        return {'layer': layer} | {key: value for part in parts for key, value in part.items()}
-
-    value, sentence = object_margin.best([row(1, 0.6, 0.5), row(2, 0.7, 0.1)])
-    assert value == 0.9 and 'keys of layer 2, AUC 0.100' in sentence
-    value, sentence = object_margin.best([row(1, 0.8, 0.5), row(2, 0.7, 0.3)])
-    assert value == 0.8 and 'queries of layer 1, AUC 0.800' in sentence
+@pytest.mark.parametrize(
+    'queries, keys, expected',
+    [
+        ((0.6, 0.7), (0.5, 0.1), 'keys of layer 2, AUC 0.100, 0.80 times'),
+        ((0.8, 0.7), (0.5, 0.3), 'queries of layer 1, AUC 0.800, 0.80 times'),
+    ],
+)
+def test_the_largest_margin_may_be_above_or_below_half(queries, keys, expected):
+    ratios = {'queries: ratio': 0.8, 'keys: ratio': 0.8}
+    rows = [
+        {'layer': i + 1, 'queries: AUC': q, 'keys: AUC': k, **ratios}
+        for i, (q, k) in enumerate(zip(queries, keys, strict=True))
+    ]
+    assert expected in describe_largest(rows)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
-from dev.class_probe import train_class_attention, with_class_attention
-from dev.margin import CocoObjects, auc, describe_largest, margin_rows
+from dev.class_probe import mean_auc, train_probe
+from dev.margin import describe_largest, load_samples, margin_rows
 from dev.pages import write_between_marks
 from xcit_mm.errors import UserError
 from xcit_mm.models.xcit import XCiT
@@ -21,14 +20,13 @@ from xcit_mm.visualization.load import Subject, load_subject
 from xcit_mm.visualization.observe import Picture, draw, observe
 from xcit_mm.visualization.pictures import make_picture
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_runtime.progress import track
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)
 DPI = 85
 LAYERS = 6
-# Images and epochs for training class attention.
-PROBE_IMAGES, PROBE_EPOCHS = 600, 20
+# Images for training class attention.
+PROBE_IMAGES = 600
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -63,25 +61,6 @@ def find_run(folder: Path) -> tuple[Path, Path]:
     return configs[0], checkpoints[-1]
 
 
-def probe(subject: Subject, train: CocoObjects, val: CocoObjects) -> tuple[Subject, float]:
-    """Return a classifier on the detector's trunk, and its mean AUC over the classes."""
-    if not isinstance(subject.backbone, XCiT):
-        raise UserError('The gallery needs a detector.')
-    torch.manual_seed(0)
-    labels = train.labels()
-    classifier = with_class_attention(subject.backbone, len(labels[0]))
-    images = (image for image, _ in track(train, 'tokens', len(train)))
-    train_class_attention(
-        classifier, zip(images, labels, strict=True), subject.preprocess, PROBE_EPOCHS
-    )
-    with torch.no_grad():
-        logits = torch.cat([classifier(subject.preprocess(image)) for image, _ in val])
-    truth = torch.tensor(val.labels()).bool()
-    aucs = [auc(*(logits[on, c].numpy() for on in (truth[:, c], ~truth[:, c])))
-            for c in range(truth.shape[1])]  # fmt: skip
-    return Subject(classifier, subject.preprocess, True), sum(aucs) / len(aucs)
-
-
 def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> None:
     """Write one picture of one image."""
     observe(subject.backbone, subject.preprocess(image), [picture])
@@ -92,10 +71,11 @@ def make(picture: Picture, subject: Subject, image: np.ndarray, path: Path) -> N
     drawn.save(path, optimize=True)
 
 
-def make_all(subject: Subject, classifier: Subject, val: CocoObjects, folder: Path) -> None:
+def make_all(
+    subject: Subject, classifier: Subject, images: Sequence[np.ndarray], folder: Path
+) -> None:
     """Write all pictures."""
     layers = spread(len(subject.backbone.layers), LAYERS)
-    images = [image for i, (image, _) in enumerate(val) if i in IMAGES]
     for i, image in enumerate(images):
         # The first image shows all layers, like the table.
         picture = make_picture('magnitude', subject, layers if i else None)
@@ -111,12 +91,20 @@ def work(args: argparse.Namespace) -> int:
     config, checkpoint = find_run(args.run)
     cfg = load_config(str(config))
     subject = load_subject(str(checkpoint), cfg)
-    val = CocoObjects(cfg, 'val_dataloader')
-    rows = margin_rows(subject, val)
-    classifier, class_auc = probe(subject, CocoObjects(cfg, 'train_dataloader', PROBE_IMAGES), val)
+    backbone, preprocess = subject.backbone, subject.preprocess
+    if not isinstance(backbone, XCiT):
+        raise UserError('The gallery needs a detector.')
+    train, val = (
+        load_samples(cfg, f'{split}_dataloader', limit)
+        for split, limit in (('train', PROBE_IMAGES), ('val', None))
+    )
+    rows = margin_rows(backbone, cfg, val, preprocess)
+    classifier = train_probe(backbone, train, preprocess)
+    class_auc = mean_auc(classifier, val, preprocess)
     folder = args.page.parent / 'images'
     folder.mkdir(exist_ok=True)
-    make_all(subject, classifier, val, folder)
+    images = [val[i].image for i in IMAGES]
+    make_all(subject, Subject(classifier, preprocess, True), images, folder)
     sentence = describe_largest(rows)
     table = format_table(rows, 'markdown')
     numbers = {

@@ -11,12 +11,12 @@ from mmengine.registry import MODELS
 
 from dev import gallery
 from dev.margin import (
-    CocoObjects,
+    Sample,
     auc,
     describe_largest,
+    load_samples,
     object_margin,
     token_cover,
-    untrained,
 )
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.visualization import Normalize, query_key_magnitude
@@ -41,8 +41,8 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
     mask = np.zeros(image.shape[:2], bool)
     mask[16:40, 24:64] = True
     nothing = np.zeros_like(mask)  # left out
-    samples = [(image, mask), (image, ~mask), (image, nothing)]
-    margin = object_margin(backbone, samples, Normalize())
+    samples = [Sample(image, m, np.ones(1, bool)) for m in (mask, ~mask, nothing)]
+    aucs, ratios = object_margin(backbone, samples, Normalize())
     maps = query_key_magnitude(backbone, image)
     on = np.zeros(maps.shape[2:], bool)
     on[2:5, 3:8] = True
@@ -50,24 +50,11 @@ def test_margin_is_measured_on_objects_and_background(backbone, image):
         for i in range(2):
             objects, background = maps[layer, i][on], maps[layer, i][~on]
             ratio = objects.mean() / background.mean()
-            assert margin.ratio[layer, i] == pytest.approx((ratio + 1 / ratio) / 2, rel=1e-5)
+            assert ratios[layer, i] == pytest.approx((ratio + 1 / ratio) / 2, rel=1e-5)
             # With objects and background swapped, the two sides of 0.5 cancel.
-            assert margin.auc[layer, i] == pytest.approx(0.5)
-    alone = object_margin(backbone, [(image, mask)], Normalize())
-    assert alone.auc[0, 1] == pytest.approx(auc(maps[0, 1][on], maps[0, 1][~on]))
-
-
-def test_untrained_is_the_same_network_with_initial_weights(backbone):
-    twin, again = untrained(backbone), untrained(backbone)
-    for (name, new), other, old in zip(
-        twin.named_parameters(), again.parameters(), backbone.parameters(), strict=True
-    ):
-        assert torch.equal(new, other)
-        assert 'norm' in name or not torch.equal(new, old)
-    for layer in twin.layers:
-        assert (layer.xca.temperature == 1).all() and (layer.gamma1 == 1).all()
-        assert layer.xca.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
-        assert (layer.lpi.norm.running_mean == 0).all()
+            assert aucs[layer, i] == pytest.approx(0.5)
+    alone, _ = object_margin(backbone, samples[:1], Normalize())
+    assert alone[0, 1] == pytest.approx(auc(maps[0, 1][on], maps[0, 1][~on]))
 
 
 CONFIG = """
@@ -97,18 +84,16 @@ def run(tmp_path, pytestconfig):
     return folder
 
 
-def test_objects_of_coco(run):
+def test_samples_are_images_with_their_objects(run):
     data = run.parent / 'data' / 'coco'
-    objects = CocoObjects(Config.fromfile(run / 'config.py'), 'val_dataloader', limit=2)
+    samples = load_samples(Config.fromfile(run / 'config.py'), 'val_dataloader', limit=2)
     content = json.loads((data / 'annotations' / 'instances_val2017.json').read_text())
-    assert len(objects) == 2 == len(list(objects))
-    for info, (image, mask), labels in zip(
-        content['images'], objects, objects.labels(), strict=False
-    ):
+    assert len(samples) == 2
+    for info, (image, mask, classes) in zip(content['images'], samples, strict=False):
         bgr = cv2.imread(str(data / 'val2017' / info['file_name']))
         np.testing.assert_array_equal(image, bgr[..., ::-1])
         own = [a for a in content['annotations'] if a['image_id'] == info['id']]
-        assert {i + 1 for i, on in enumerate(labels) if on} == {a['category_id'] for a in own}
+        assert {i + 1 for i, on in enumerate(classes) if on} == {a['category_id'] for a in own}
         areas = [a['area'] for a in own]
         # Outlines run through the middle of pixels, half of which count.
         assert 0.9 * max(areas) <= mask.sum() <= 1.1 * sum(areas)

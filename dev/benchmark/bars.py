@@ -132,7 +132,7 @@ def _share() -> Measured:
 
 def quick_bars() -> list[Bar]:
     """Return the first lines of the table, which take a few minutes together."""
-    at_224 = dict(size=(224, 224), repetitions=REPETITIONS[224])
+    at_224: dict[str, Any] = dict(size=(224, 224), repetitions=REPETITIONS[224])
     memory = 'peak memory above the weights, S12/8 inference'
     return [
         _faster('S12/8 inference, 800x1344', 's12', 8, 1.6, 1.8),

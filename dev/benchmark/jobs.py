@@ -33,8 +33,15 @@ def run_job(
         repetitions (int): How many times each is timed.
         batch (int): Number of images.
     """
-    job = dict(measure=measure, candidates=candidates, size=size, mode=mode, device=DEVICE)
-    job |= dict(repetitions=repetitions, batch=batch)
+    job = {
+        'measure': measure,
+        'candidates': list(candidates),
+        'size': list(size),
+        'mode': mode,
+        'repetitions': repetitions,
+        'batch': batch,
+        'device': DEVICE,
+    }
     return run_worker('dev.benchmark.worker', job)
 
 

@@ -41,6 +41,7 @@ LARGE_OPTIONS = ['model.decode_head.num_classes=19', 'model.backbone.init_cfg=No
 LARGE_SIZE = (800, 1344)
 # The metrics of float32 may differ by this from those of `xcit-mm test`.
 TOLERANCE = 0.001
+QUICK_ITERATIONS = 20  # fewer would leave none for the warm-up
 TRAIN_IMAGES = {'mmdet': 'coco/train2017', 'mmseg': 'ade/images/training'}
 # Columns of the table of costs, with their decimals.
 COST_DIGITS = {'MB': 1, 'ms': 1, 'PyTorch / this': 2, 'float32 / this': 2, 'peak MB': 0}
@@ -62,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
                         help='the page; JSON goes next to it (default: %(default)s)')  # fmt: skip
     parser.add_argument('--threads', type=int, default=2, help='of both runtimes (default: 2)')
     parser.add_argument('--quick', action='store_true',
-                        help='a segmentor after 4 iterations of training, and no page')  # fmt: skip
+                        help='a segmentor after a few iterations of training, and no page')  # fmt: skip
     return parser.parse_args(argv)
 
 
@@ -197,7 +198,7 @@ def costs(
 
 def run_job(job: Job, args: argparse.Namespace) -> tuple[list[Row], list[Row], dict[str, float]]:
     """Return accuracy and costs of one model of the demo, and the shares of its operators."""
-    train, test, _ = steps(job, args.demo, 0, 4 if args.quick else None)
+    train, test, _ = steps(job, args.demo, 0, QUICK_ITERATIONS if args.quick else None)
     for step in (train, test):
         run_step(step, {})
     files = export_all(job.config, train.result, job.name, args.out_dir)

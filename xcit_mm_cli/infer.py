@@ -353,7 +353,7 @@ def infer_large(args: argparse.Namespace) -> int:
     from xcit_mm.errors import UserError
     from xcit_mm.inference import TASKS, build_inferencer, results_path
     from xcit_mm.inference.ids import own_ids
-    from xcit_mm.large.run import (
+    from xcit_mm.large.infer import (
         UNFINISHED,
         check_names,
         detect_large,

@@ -8,8 +8,7 @@ import torch
 from matplotlib.figure import FigureBase
 from torch import Tensor
 
-from ..models.fast.covariance import attention_from_statistics
-from ..models.fast.xca import chunked_statistics
+from ..models.fast import StatisticsSum, attention_from_statistics
 from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
@@ -79,7 +78,7 @@ class CrossCovarianceMaps:
         if depth == len(self.backbone.layers):
             return
         layer: Any = self.backbone.layers[depth]
-        S, bias = chunked_statistics(tokens, layer.xca, layer.norm1)
+        S, bias = StatisticsSum(layer.xca, layer.norm1).add(tokens).result()
         attention = attention_from_statistics(layer.xca, S, bias)
         self.entropy.append(relative_entropy(attention)[0].cpu().numpy())
         if depth in self.layers:

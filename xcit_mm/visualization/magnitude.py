@@ -16,9 +16,7 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.fast.chunks import chunks
-from ..models.fast.covariance import query_key_norms
-from ..models.fast.xca import chunked_statistics
+from ..models.fast import StatisticsSum, query_key_norms, token_chunks
 from ..models.layers import XCiTLayer
 from ..models.trunk import XCiTTrunk
 from .drawing import Frame, HeatMaps
@@ -64,12 +62,12 @@ def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
         tokens (Tensor): Its input, (1, N, d).
     """
     xca, dims = layer.xca, layer.xca.embed_dims
-    S, shifted_bias = chunked_statistics(tokens, xca, layer.norm1)
+    S, shifted_bias = StatisticsSum(xca, layer.norm1).add(tokens).result()
     norms = query_key_norms(xca, S, shifted_bias)[0]
     weight = xca.qkv.weight[: 2 * dims]
     bias = None if xca.qkv.bias is None else xca.qkv.bias[: 2 * dims]
     magnitude = norms.new_empty(tokens.shape[1], 2, xca.num_heads)
-    for chunk in chunks(tokens[0], 2 * dims):
+    for chunk in token_chunks(tokens[0], 2 * dims):
         queries_keys = F.linear(layer.norm1(tokens[0, chunk]), weight, bias) / norms
         magnitude[chunk] = queries_keys.unflatten(1, (2, xca.num_heads, -1)).norm(dim=-1)
     return magnitude.permute(1, 2, 0)

@@ -8,8 +8,7 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.fast.layout import tokens_to_map
-from ..models.fast.pyramid import rescale_over_strips
+from ..models.fast import rescale_over_strips, tokens_to_map
 from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
 from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame

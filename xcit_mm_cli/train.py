@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
-from mmengine.runner import CheckpointLoader, Runner, find_latest_checkpoint
+from mmengine.runner import Runner, find_latest_checkpoint
 
 from xcit_mm.datasets.present import check_datasets
-from xcit_mm.engine import ProgressBarHook, what_resume_takes
+from xcit_mm.engine import ProgressBarHook, describe_resume_point
 from xcit_mm.errors import UserError
 from xcit_mm.weights import DownloadError
 
@@ -65,13 +65,13 @@ def train(runner: Runner) -> None:
             raise
         raise UserError(
             f'{error.filename or "A file"} could not be written: {error.strerror}. '
-            f'{what_resume_takes(runner.work_dir)} Free some space first; '
+            f'{describe_resume_point(runner.work_dir)} Free some space first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
     except DownloadError as error:
         raise UserError(f'{error} {_without_weights(runner.cfg)}') from None
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(what_resume_takes(runner.work_dir)) from None
+        raise KeyboardInterrupt(describe_resume_point(runner.work_dir)) from None
     finally:
         for hook in runner.hooks:
             if isinstance(hook, ProgressBarHook):
@@ -109,26 +109,6 @@ def choose_start(cfg: Config, resume: str | None) -> None:
         cfg.resume, cfg.load_from = True, None
 
 
-def keep_seed(cfg: Config) -> None:
-    """Give a resumed run the seed of the run that it continues.
-
-    mmengine also takes it from the checkpoint, but only after it has built the samplers.
-    """
-    if not cfg.get('resume'):
-        return
-    path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
-    check_checkpoint(path)
-    if path is None:
-        return
-    seed = CheckpointLoader.load_checkpoint(path, 'cpu').get('meta', {}).get('seed')
-    if not isinstance(seed, int):
-        return
-    other = cfg.get('randomness', {}).get('seed')
-    if other not in (None, seed):
-        print_log(f'{path} has the seed {seed}; the seed {other} is not used.', 'current', WARNING)
-    cfg.merge_from_dict({'randomness.seed': seed})
-
-
 def check_pretrained(cfg: Config) -> None:
     """Raise if the file with the backbone's initial weights is missing."""
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
@@ -146,7 +126,8 @@ def main(args: argparse.Namespace) -> int:
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare(cfg, args)
     choose_start(cfg, args.resume)
-    keep_seed(cfg)
+    if cfg.get('resume'):
+        check_checkpoint(cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir))
     runner = build_runner(cfg, args.config)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(

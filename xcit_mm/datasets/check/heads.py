@@ -64,7 +64,7 @@ def heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
         own = [part for part in parts if not part.isdecimal()]
         if (
             own
-            and 'head' in own[-1]
+            and ('head' in own[-1] or own == ['backbone'])  # that of a classifier
             and isinstance(getattr(module, 'num_classes', None), int)
             # Such a head adds up numbers of things and stuff.
             and not hasattr(module, 'num_things_classes')

@@ -1,6 +1,6 @@
 """Reads files in a separate process with little memory, so that tests notice a crash.
 
-``guarded_reader.py read FOLDER ...`` reads every file. ``guarded_reader.py flip COUNT FILE ...``
+``guarded_reader.py read FOLDER ...`` reads every file. ``guarded_reader.py flip COUNT FOLDER``
 loads each file into a network COUNT times, each time with another bit flipped; then it trains a
 model and resumes from its checkpoint in the same way. It prints one line of JSON per read: the
 file, the kind of error if there was one, and its message. The last line is how far memory rose at
@@ -46,8 +46,8 @@ class Linear(BaseModel):
         return dict(loss=self.linear(torch.stack(inputs)).sum())
 
 
-def trained(folder):
-    """A runner after one epoch, and its checkpoint."""
+def train(folder):
+    """A runner after one epoch."""
     data = dict(
         dataset=[dict(inputs=torch.ones(4))] * 4,
         batch_size=2,
@@ -63,14 +63,14 @@ def trained(folder):
         log_level='CRITICAL',
     )
     runner.train()
-    return runner, folder / 'epoch_1.pth'
+    return runner
 
 
-def attempt(what, read):
-    result = {'what': what, 'error': None, 'text': ''}
+def attempt(path, name, read):
+    result = {'what': name, 'error': None, 'text': ''}
     try:
         with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
-            read()
+            read(str(path))
     except Exception as error:
         result |= {'error': type(error).__name__, 'text': str(error)}
     print(json.dumps(result), flush=True)
@@ -85,25 +85,26 @@ def flip(path, count, read):
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         flipped.write_bytes(changed)
-        attempt(path.name, lambda: read(str(flipped)))
+        attempt(flipped, path.name, read)
+    flipped.unlink()
 
 
 def main(command, *arguments):
+    files = sorted(Path(arguments[-1]).iterdir())
     if command == 'read':
-        load = functools.partial(CheckpointLoader.load_checkpoint, logger='silent')
-        files = [file for folder in arguments for file in sorted(Path(folder).iterdir())]
+        load = functools.partial(CheckpointLoader.load_checkpoint, map_location='cpu')
         with limited_memory(SPARE):
             for file in files:
-                attempt(file.name, functools.partial(load, str(file), 'cpu'))
+                attempt(file, file.name, load)
         return
-    count, *files = int(arguments[0]), *map(Path, arguments[1:])
+    count, folder = int(arguments[0]), Path(arguments[1])
     with contextlib.redirect_stdout(sys.stderr):
-        runner, checkpoint = trained(files[0].parent / 'run')
-    model = network()
+        runner = train(folder.with_name('run'))
+    load = functools.partial(load_checkpoint, network(), map_location='cpu')
     with limited_memory(SPARE):
         for file in files:
-            flip(file, count, lambda path: load_checkpoint(model, path, 'cpu', logger='silent'))
-        flip(checkpoint, count, runner.resume)
+            flip(file, count, load)
+        flip(folder.with_name('run') / 'epoch_1.pth', count, runner.resume)
 
 
 if __name__ == '__main__':

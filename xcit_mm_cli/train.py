@@ -120,8 +120,7 @@ def keep_seed(cfg: Config) -> None:
     check_checkpoint(path)
     if path is None:
         return
-    # On the device meta, nothing is read of the tensors.
-    seed = CheckpointLoader.load_checkpoint(path, 'meta').get('meta', {}).get('seed')
+    seed = CheckpointLoader.load_checkpoint(path, 'cpu').get('meta', {}).get('seed')
     if not isinstance(seed, int):
         return
     other = cfg.get('randomness', {}).get('seed')

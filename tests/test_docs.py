@@ -546,12 +546,6 @@ def test_range_of_torch_is_the_one_that_was_tried():
     assert re.search(r'commit `[0-9a-f]{7,}`', read(page))
 
 
-def test_projections_for_large_images_are_those_of_the_cost_model():
-    from dev.large_costs import rows
-
-    assert '\n'.join(rows()) in read('docs/large_images.md')
-
-
 def cells_of(metric, page):
     """The cells of a page's tables that have a metric, below its name or on the right of it."""
     column = None

@@ -373,14 +373,9 @@ def test_what_cannot_be_exported_is_refused(head, modify, fmt, words):
 @pytest.mark.parametrize(
     ('options', 'words'),
     [
-        (['--out', 'model.pt2'], 'must end in .onnx'),
-        (['--format', 'torch', '--out', 'model.onnx'], 'must end in .pt2'),
         (['--out', 'there.onnx'], 'already exists'),
         (['--labels', '--backbone'], '--labels is for whole segmentors'),
-        (['--channel-order', 'bgr'], '--channel-order is for --uint8'),
         (['--images', 'weights.pth'], 'is not an image'),
-        (['--int8', '--format', 'torch'], 'are for --format onnx'),
-        (['--calibration', 'image.png'], '--calibration is for --int8'),
     ],
 )
 def test_options_that_make_no_sense(options, words, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,8 @@
 """The plan holds the memory limit, or says before the work begins that it cannot."""
 
 import resource
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,32 +25,38 @@ class Scene:
         self.shape = (side, side, 3)
 
 
-def test_more_memory_gives_larger_pieces():
+@pytest.fixture(autouse=True)
+def large_disk(monkeypatch):
+    monkeypatch.setattr(shutil, 'disk_usage', lambda folder: SimpleNamespace(free=2**40))
+
+
+def test_more_memory_gives_larger_pieces(tmp_path):
     model = make_segmentor('upernet')
     start = memory_in_use()
     plans = [
-        make_plan(model.backbone, SCENE, start + n * GB // 4, True, model) for n in (2, 3, 4, 16)
+        make_plan(model.backbone, SCENE, start + n * GB // 4, tmp_path, model)
+        for n in (2, 3, 4, 16)
     ]
     assert [plan.rows for plan in plans] == sorted(plan.rows for plan in plans)
     assert [plan.tile for plan in plans] == sorted(plan.tile for plan in plans)
     assert plans[0].rows < plans[-1].rows
 
 
-def test_a_limit_that_cannot_be_held_is_refused():
+def test_a_limit_that_cannot_be_held_is_refused(tmp_path):
     backbone = make_backbone(16)
-    for on_disk, hint in [(True, 'Raise the limit.'), (False, 'let the tokens live in files')]:
+    for folder, hint in [(tmp_path, 'Raise the limit.'), (None, 'let the tokens live in files')]:
         with pytest.raises(UserError, match='at least') as refusal:
-            make_plan(backbone, SCENE, GB // 100, on_disk)
+            make_plan(backbone, SCENE, GB // 100, folder)
         assert hint in str(refusal.value)
     # All tokens in memory take more than a part of them.
     least = memory_in_use() + GB // 2
-    assert make_plan(backbone, SCENE, least, True).on_disk
+    assert make_plan(backbone, SCENE, least, tmp_path).on_disk
     with pytest.raises(UserError, match='for the tokens'):
-        make_plan(backbone, SCENE, least, False)
+        make_plan(backbone, SCENE, least)
 
 
 def test_a_disk_that_is_too_small_is_refused(tmp_path):
-    run = WholeSegmentation(make_segmentor('sem_fpn'), tmp_path / 'tokens')
+    run = WholeSegmentation(make_segmentor('sem_fpn'), tmp_path / 'tokens', job='a')
     with pytest.raises(UserError, match=r'The disk of .* and the work needs'):
         run.plan(Scene(2**22))
     assert not list((tmp_path / 'tokens').iterdir())

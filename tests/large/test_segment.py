@@ -11,7 +11,7 @@ from tests.tiny import recipe
 from xcit_mm.large import WholeImage
 from xcit_mm.large.heads import logits_map
 from xcit_mm.large.images import Prepare
-from xcit_mm.large.maps import Resized
+from xcit_mm.large.maps import ResizedMap
 from xcit_mm.large.segment import WholeSegmentation, classify
 from xcit_mm.large.windows import tiles
 
@@ -65,7 +65,7 @@ def test_logits_are_those_of_mmseg(head, patch_size, settings):
         levels = run(image, plan_of(model.backbone, image, rows=3))
         with torch.no_grad():
             logits = logits_map(model, levels)
-            scores = Resized(logits, image.shape[:2], align_corners=model.align_corners)
+            scores = ResizedMap(logits, image.shape[:2], align_corners=model.align_corners)
             for tile in tiles(image.shape[:2], 48):
                 part = expected[:, :, tile.top : tile.bottom, tile.left : tile.right]
                 scale = expected.abs().max()

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from xcit_mm.errors import TooSmallError, UserError
-from xcit_mm.large import WholeImage
-from xcit_mm.large.plan import Plan
+from xcit_mm.errors import UserError
+from xcit_mm.large import WholeImage, plan
+from xcit_mm.large.images import ArrayImage
+from xcit_mm.large.plan import TilingPlan
 from xcit_mm.models import XCiT
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2, layer_scale_init=1.0)
@@ -28,7 +30,7 @@ def as_batch(image):
 
 def plan_of(backbone, image, rows, tile=0, on_disk=False):
     grid = tuple(-(-n // backbone.patch_size) for n in image.shape[:2])
-    return Plan(grid, rows, tile, 0, on_disk)
+    return TilingPlan(grid, rows, tile, 0, on_disk)
 
 
 def assert_same(levels, expected):
@@ -53,19 +55,44 @@ def test_features_are_those_of_the_whole_image(patch_size, on_disk, tmp_path):
         assert_same(run(image, plan_of(backbone, image, rows, on_disk=on_disk)), expected)
 
 
-def test_tokens_of_another_image_or_plan_are_not_mixed(tmp_path):
+def test_tokens_of_another_image_or_plan_are_not_mixed(tmp_path, monkeypatch):
     backbone = make_backbone(16)
     image = np.random.default_rng(0).standard_normal((80, 64, 3), np.float32)
     run = WholeImage(backbone, folder=tmp_path)
-    first = [level.whole() for level in run(image, plan_of(backbone, image, 2, on_disk=True))]
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, 'MAX_ROWS', 2)
+        levels = run(image)
+        with torch.no_grad():
+            assert_same(levels, backbone(as_batch(image)))
     # The first plan is kept: another one would round differently.
-    again = [level.whole() for level in run(image, plan_of(backbone, image, 5, on_disk=True))]
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert run.plan(ArrayImage(image)).rows == 2
     with pytest.raises(UserError, match='unfinished work on another image'):
         run(image + 1)
-    with pytest.raises(TooSmallError, match='at least one patch'):
-        WholeImage(backbone)(image[:8])
-    with pytest.raises(UserError, match='has 2 channels'):
-        WholeImage(backbone)(image[..., :2])
-    with pytest.raises(ValueError, match='eval mode'):
-        WholeImage(backbone.train())
+
+
+def replace_a_module(backbone):
+    backbone.layers[0].ffn.fc1 = nn.Sequential(backbone.layers[0].ffn.fc1)
+
+
+@pytest.mark.parametrize(
+    'options, change, error, message',
+    [
+        ({}, XCiT.train, ValueError, 'eval mode'),
+        ({}, XCiT.double, ValueError, 'float32'),
+        ({}, replace_a_module, ValueError, 'hooked, wrapped or replaced'),
+        (dict(norm_cfg=dict(type='GN', num_groups=2)), XCiT.eval, UserError, 'BatchNorm'),
+    ],
+)
+def test_backbones_that_cannot_run_in_pieces_are_refused(options, change, error, message):
+    backbone = make_backbone(16, **options)
+    change(backbone)
+    with pytest.raises(error, match=message):
+        WholeImage(backbone)
+
+
+@pytest.mark.parametrize(
+    'shape, message', [((8, 64, 3), 'at least one patch'), ((80, 64, 2), 'has 2 channels')]
+)
+def test_images_that_do_not_fit_the_backbone_are_refused(shape, message):
+    with pytest.raises(UserError, match=message):
+        WholeImage(make_backbone(16))(np.zeros(shape, np.float32))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..models.fast.operators import assume
+from ..models.fast import assume
 from .fold import fold
 from .graph import Input, Preprocess, backbone_and_neck
 from .operators import NONE, roi_align, suppress

@@ -16,7 +16,7 @@ from mmcv.cnn import ConvModule
 from torch import Tensor, nn
 
 from ..models import XCiT
-from ..models.fast.operators import is_batch_norm
+from ..models.fast import is_batch_norm
 from ..models.layers import ConvNorm, XCiTLayer
 
 Convolution = nn.Conv2d | nn.ConvTranspose2d

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models import XCiT
-from ..models.fast.covariance import (
-    assemble,
-    attention_from_statistics,
-    linear_map,
-    second_moment,
-    shift_origin,
-)
+from ..models.fast import attention_from_statistics, linear_map, shift_origin, statistics
 from ..models.layers import XCiTLayer
 from ..models.pyramid import MaxPool
 from .fold import fold, merge_laterals
@@ -106,8 +100,7 @@ class Backbone(nn.Module):
 def run_layer(layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Run tokens (B, N, d) through a layer whose LayerScale is folded."""
     tokens, qkv_bias = shift_origin(layer.xca, layer.norm1(x))
-    S = assemble(second_moment(tokens), tokens.sum(1), tokens.shape[1])
-    attention = attention_from_statistics(layer.xca, S, qkv_bias)
+    attention = attention_from_statistics(layer.xca, statistics(tokens), qkv_bias)
     weight, bias = linear_map(layer.xca, attention, qkv_bias, gamma=None)
     x = x + (tokens @ weight.mT + bias[:, None])
     x = x + layer.lpi(layer.norm3(x), grid)

@@ -67,7 +67,7 @@ class XCiTClassifier(XCiTTrunk):
         return self.classify(x, execution)
 
     def classify(self, tokens: Tensor, execution: Execution | None = None) -> Tensor:
-        """Logits (B, num_classes).
+        """Return the logits (B, num_classes).
 
         Args:
             tokens (Tensor): The tokens after the last layer, (B, N, d).
@@ -78,7 +78,7 @@ class XCiTClassifier(XCiTTrunk):
         return self.head(self.norm(execution.class_token(tokens)))
 
     def class_token(self, tokens: Tensor) -> Tensor:
-        """The class token (B, d) after class attention over the tokens (B, N, d)."""
+        """Return the class token (B, d) after class attention over the tokens (B, N, d)."""
         x = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)

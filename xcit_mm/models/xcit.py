@@ -139,6 +139,6 @@ class XCiT(XCiTTrunk):
         return x.transpose(1, 2).unflatten(2, grid)
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        """The features, from the maps that were kept."""
+        """Return the features, from the maps that were kept."""
         levels = self.pyramid(kept) if self.pyramid is not None else kept
         return tuple(level.contiguous() for level in levels)

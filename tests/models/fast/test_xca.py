@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from xcit_mm.models.fast.covariance import (
+    StatisticsSum,
     attention_from_statistics,
     linear_map,
     query_key_norms,
     statistics,
 )
-from xcit_mm.models.fast.xca import add_xca, choose_form, chunked_statistics, scaled_xca
+from xcit_mm.models.fast.xca import add_xca, choose_form, scaled_xca
 from xcit_mm.models.layers import XCA
 
 from ..rounding import bound, relative_error
@@ -132,7 +133,7 @@ def test_chunked_statistics_are_those_of_all_tokens(monkeypatch):
     xca, norm = module(dtype=torch.float64), torch.nn.LayerNorm(48, dtype=torch.float64)
     x = torch.randn(2, 300, 48, dtype=torch.float64)
     with torch.no_grad():
-        S, bias = chunked_statistics(x, xca, norm)
+        S, bias = StatisticsSum(xca, norm).add(x).result()
         origin = norm(x)[:, :1]
         torch.testing.assert_close(S, statistics(norm(x) - origin))
         torch.testing.assert_close(bias, xca.qkv(origin[:, 0]))

@@ -1,7 +1,8 @@
-"""Runs a model on large images for the command: progress, file names, and what is left behind."""
+"""Runs a model on large images for the command: progress, file names, and unfinished work."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,13 +12,14 @@ from rich.progress import Progress, TaskID, TimeElapsedColumn
 from xcit_mm_runtime import coco
 from xcit_mm_runtime.files import replacing, write_png
 from xcit_mm_runtime.inputs import find_images
+from xcit_mm_runtime.progress import progress_bar
 from xcit_mm_runtime.results import Detections
 
 from ..errors import UserError
 from ..inference.ids import Ids
-from .images import Scale, TiffImage, open_image
-from .labels import Labels, read_preview, write_preview, write_tiff
-from .segment import WholeSegmentation, palette_of
+from .images import Scale, open_image
+from .labels import read_preview, write_results
+from .segment import Report, WholeSegmentation
 from .sliding import detect_windows, segment_windows
 from .units import format_bytes
 
@@ -25,7 +27,7 @@ UNFINISHED = 'unfinished'
 
 
 def find_large_images(inputs: Iterable[str]) -> list[Path]:
-    """Images named by files, folders and globs; a zarr array is a folder that is one image."""
+    """Find images by files, folders and globs; a zarr array is a folder that is one image."""
     found: dict[Path, None] = {}
     for item in inputs:
         path = Path(item)
@@ -54,7 +56,7 @@ def segment_large(
     preview: bool,
     scale: Scale | None = None,
 ) -> Path:
-    """Segment one image; returns the TIFF with the labels.
+    """Segment one image and return the TIFF with the labels.
 
     Args:
         model (EncoderDecoder): The segmentor, in eval mode.
@@ -71,30 +73,21 @@ def segment_large(
     folder = out_dir / UNFINISHED / path.stem
     out = out_dir / 'labels' / f'{path.stem}.tif'
     picture = out_dir / 'vis' / f'{path.stem}.png' if preview else None
-    with Bars() as bars:
+    with _progress() as report:
         if window is None:
-            run = WholeSegmentation(model, folder, memory, job, bars.show)
+            run = WholeSegmentation(model, folder, memory, job, report)
             plan = run.plan(image)
             limit = '' if memory is None else f' within {format_bytes(memory)}'
-            bars.progress.print(f'{path}: {plan.describe()}{limit}')
+            print(f'{path}: {plan.describe()}{limit}', flush=True)
             run(image, out, picture, plan)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            labels = segment_windows(
-                model, image, folder, window, overlap, lambda *d: bars.show('windows', *d)
-            )
-            finish(out, picture, image, labels, model)
+            labels = segment_windows(model, image, folder, window, overlap, report)
+            write_results(labels, image, model, out, picture)
             shutil.rmtree(folder)
     if not any((out_dir / UNFINISHED).iterdir()):
         (out_dir / UNFINISHED).rmdir()
     return out
-
-
-def finish(out: Path, picture: Path | None, image: Any, labels: Labels, model: Any) -> None:
-    """Write the TIFF and the preview."""
-    write_tiff(out, labels, image.geo_tags() if isinstance(image, TiffImage) else [])
-    if picture is not None:
-        write_preview(picture, image, labels, palette_of(model))
 
 
 def detect_large(
@@ -127,12 +120,10 @@ def detect_large(
         raise UserError(f'{lacking[0]} is not in the annotation file of --ann-file.')
     classes, palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
     annotations, images = [], []
-    with Bars() as bars:
+    with _progress() as report:
         for number, path in zip(cast(Sequence[int], ids.images), paths, strict=True):
             image = open_image(path, scale)
-            found = detect_windows(
-                model, image, window, overlap, lambda *d: bars.show('windows', *d)
-            )
+            found = detect_windows(model, image, window, overlap, report)
             boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
             result = Detections(boxes, scores, labels, None, classes, palette)
             annotations += coco.annotations(result, number, ids.categories)
@@ -145,22 +136,15 @@ def detect_large(
         coco.write_predictions(file, ids.meaning, ids.categories, annotations, images)
 
 
-class Bars:
-    """A bar for each kind of step, with the time left."""
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """Yield a function that shows a bar for each kind of step, with the time left."""
+    tasks: dict[str, TaskID] = {}
+    with progress_bar(*Progress.get_default_columns(), TimeElapsedColumn()) as progress:
 
-    def __init__(self) -> None:
-        self.progress = Progress(*Progress.get_default_columns(), TimeElapsedColumn())
-        self.tasks: dict[str, TaskID] = {}
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
 
-    def __enter__(self) -> 'Bars':
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.progress.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """Show how many steps are done."""
-        if what not in self.tasks:
-            self.tasks[what] = self.progress.add_task(what, total=total)
-        self.progress.update(self.tasks[what], completed=done, total=total)
+        yield show

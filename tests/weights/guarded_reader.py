@@ -15,14 +15,14 @@ import random
 import sys
 from pathlib import Path
 
-import torch
-from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, load_checkpoint
 
-from tests.limits import limited_memory
 from xcit_mm.engine.runner import GuardedRunner
-from xcit_mm.models import XCiT
 from xcit_mm.weights import use_strict_reader
+
+from ..limits import limited_memory
+from ..tiny import backbone
+from .tiny_run import train
 
 SPARE = 2**30
 
@@ -30,40 +30,6 @@ SPARE = 2**30
 def peak_memory():
     status = Path('/proc/self/status').read_text()
     return int(status.split('VmHWM:')[1].split()[0]) * 1024
-
-
-def network():
-    torch.manual_seed(0)
-    return XCiT(dict(embed_dims=16, depth=2, num_heads=2), out_indices=(0, 1), strides=(4, 8))
-
-
-class Linear(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, inputs, mode='tensor'):
-        return dict(loss=self.linear(torch.stack(inputs)).sum())
-
-
-def train(folder):
-    """A runner after one epoch."""
-    data = dict(
-        dataset=[dict(inputs=torch.ones(4))] * 4,
-        batch_size=2,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-    )
-    runner = GuardedRunner(
-        Linear(),
-        str(folder),
-        train_dataloader=data,
-        train_cfg=dict(by_epoch=True, max_epochs=1),
-        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
-        param_scheduler=dict(type='LinearLR'),
-        log_level='CRITICAL',
-    )
-    runner.train()
-    return runner
 
 
 def attempt(path, name, read):
@@ -99,12 +65,12 @@ def main(command, *arguments):
         return
     count, folder = int(arguments[0]), Path(arguments[1])
     with contextlib.redirect_stdout(sys.stderr):
-        runner = train(folder.with_name('run'))
-    load = functools.partial(load_checkpoint, network(), map_location='cpu')
+        runner = train(folder.with_name('run'), kind=GuardedRunner, log_level='CRITICAL')
+    load = functools.partial(load_checkpoint, backbone(), map_location='cpu')
     with limited_memory(SPARE):
         for file in files:
             flip(file, count, load)
-        flip(folder.with_name('run') / 'epoch_1.pth', count, runner.resume)
+        flip(Path(runner.work_dir) / 'epoch_1.pth', count, runner.resume)
 
 
 if __name__ == '__main__':

@@ -15,14 +15,10 @@ from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.weights import WeightsError, convert
 from xcit_mm_runtime.errors import UserError
 
+from ..tiny import randomize
+
 ARCH = dict(embed_dims=32, depth=4, num_heads=4)
 OUT = (0, 1, 2, 3)
-
-
-def randomized(model):
-    for tensor in [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]:
-        torch.nn.init.uniform_(tensor, 0.1, 1.0)
-    return model
 
 
 def rename(state, rules):
@@ -135,7 +131,7 @@ TRUNK = ('patch_embed', 'pos_embed', 'layers')
 
 @pytest.mark.parametrize('kind', WRAPPED)
 def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capfd):
-    expected = randomized(classifier()).state_dict()
+    expected = randomize(classifier()).state_dict()
     file = WRAPPED[kind](expected)
     target, dense = classifier(), backbone()
     before = {name: tensor.clone() for name, tensor in dense.state_dict().items()}
@@ -160,7 +156,7 @@ def test_classifier_files_load_into_classifier_and_backbone(kind, tmp_path, capf
 
 @pytest.mark.parametrize('patch_size', [8, 16])
 def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_path):
-    source = randomized(backbone(patch_size)).state_dict()
+    source = randomize(backbone(patch_size)).state_dict()
     released = {f'backbone.{name}': tensor for name, tensor in to_released(source).items()}
     state = {**released, 'neck.x': torch.ones(1)}
     torch.save({'meta': {}, 'state_dict': state}, tmp_path / 'mask_rcnn.pth')
@@ -173,7 +169,7 @@ def test_released_dense_files_load_into_backbone_and_detector(patch_size, tmp_pa
 
 
 def test_safetensors_files_load(tmp_path):
-    source = randomized(classifier()).state_dict()
+    source = randomize(classifier()).state_dict()
     path = tmp_path / 'weights.safetensors'
     save_file({name: t.contiguous() for name, t in to_timm(source).items()}, path)
     target = classifier()
@@ -182,7 +178,7 @@ def test_safetensors_files_load(tmp_path):
 
 
 def test_own_files_round_trip_without_a_message(capfd):
-    source, target = randomized(backbone()), backbone()
+    source, target = randomize(backbone()), backbone()
     assert str(target.load_state_dict(source.state_dict())) == '<All keys matched successfully>'
     assert capfd.readouterr().out == ''
 
@@ -191,9 +187,9 @@ def without(state, pattern):
     return {name: tensor for name, tensor in state.items() if not re.search(pattern, name)}
 
 
-CLASSIFIER = to_released(randomized(classifier()).state_dict())
-DENSE = to_released(randomized(backbone()).state_dict())
-DENSE_8 = to_released(randomized(backbone(8)).state_dict())
+CLASSIFIER = to_released(randomize(classifier()).state_dict())
+DENSE = to_released(randomize(backbone()).state_dict())
+DENSE_8 = to_released(randomize(backbone(8)).state_dict())
 THREE_LEVELS = dict(out_indices=(1, 2, 3), strides=(8, 16, 32))
 # Arguments of a backbone, and weights.
 FITTING = {
@@ -291,7 +287,7 @@ def test_loading_without_strict_reports_what_torch_reports(kind):
 
 
 def test_part_of_a_published_file_is_translated_without_strict():
-    source = randomized(classifier())
+    source = randomize(classifier())
     state = without(to_timm(source.state_dict()), r'blocks\.2\.mlp\.fc1\.weight')
     model = backbone()
     report = model.load_state_dict(state, strict=False)
@@ -302,7 +298,7 @@ def test_part_of_a_published_file_is_translated_without_strict():
 
 @pytest.mark.parametrize('kind', WRAPPED)
 def test_convert_writes_our_names_and_refuses_to_overwrite(kind, tmp_path):
-    source = randomized(classifier()).state_dict()
+    source = randomize(classifier()).state_dict()
     path, out = tmp_path / 'in.pth', tmp_path / 'out.safetensors'
     torch.save(WRAPPED[kind](source), path)
     report = convert(str(path), out)

@@ -7,11 +7,10 @@ import sys
 import pytest
 import torch
 
-from xcit_mm_cli import convert, infer, test, train
+from xcit_mm_cli.app import main
 
-from ..tiny import ROOT, write_config
+from ..tiny import ROOT, backbone, write_config
 from . import hostile
-from .guarded_reader import network
 
 EXPECTED = {'CheckpointError', 'UnsafeCheckpointError'}
 MEMORY = 400 * 2**20
@@ -30,7 +29,7 @@ def read_guarded(*arguments):
 
 def test_hostile_files_are_refused_by_name_with_little_memory(tmp_path):
     witness = tmp_path / 'witness'
-    good, code = hostile.good(network().state_dict()), hostile.code(witness)
+    good, code = hostile.good(backbone().state_dict()), hostile.code(witness)
     files = code | hostile.bombs() | hostile.damaged(good)
     files |= {f'good {name}': content for name, content in good.items()}
     assert len(files) > 80
@@ -57,7 +56,7 @@ def test_hostile_files_are_refused_by_name_with_little_memory(tmp_path):
 @pytest.mark.parametrize('count', [40, pytest.param(500, marks=pytest.mark.long)])
 def test_a_file_with_a_flipped_bit_is_read_or_gives_an_error(count, tmp_path):
     """Files are loaded into a network in three formats, and resumed from."""
-    good = hostile.good(network().state_dict())
+    good = hostile.good(backbone().state_dict())
     results, memory = read_guarded('flip', count, hostile.write(tmp_path / 'good', good))
     assert len(results) == 4 * count and memory < MEMORY
     for result in results:
@@ -82,14 +81,14 @@ def arguments(way, file, small_data, folder):
     pretrained.write_text(f'_base_ = "{config}"\nmodel = dict(backbone=dict({backbone}))\n')
     predict = [image, '--config', config, '--checkpoint', file, '--out-dir', work_dir]
     return {
-        'test': (test, [config, file, *common]),
-        'load_from': (train, [config, *common, '--cfg-options', f'load_from={file}']),
-        'resume': (train, [config, *common, '--resume', file]),
-        'resume the latest': (train, [config, *common, '--resume']),
-        'init_cfg': (train, [pretrained, *common]),
-        'infer seg': (infer, predict),
-        'infer det': (infer, predict),
-        'convert': (convert, [file, folder / 'out.safetensors']),
+        'test': ['test', config, file, *common],
+        'load_from': ['train', config, *common, '--cfg-options', f'load_from={file}'],
+        'resume': ['train', config, *common, '--resume', file],
+        'resume the latest': ['train', config, *common, '--resume'],
+        'init_cfg': ['train', pretrained, *common],
+        'infer seg': ['infer', *predict],
+        'infer det': ['infer', *predict],
+        'convert': ['convert-weights', file, folder / 'out.safetensors'],
     }[way]
 
 
@@ -100,8 +99,8 @@ WAYS = 'test', 'load_from', 'resume', 'resume the latest', 'init_cfg', 'infer se
 def test_every_command_refuses_with_a_sentence_and_status_2(way, small_data, tmp_path, capfd):
     witness = tmp_path / 'witness'
     hostile.write(tmp_path, {'zip.pth': hostile.saved(hostile.attack(witness))})
-    command, argv = arguments(way, tmp_path / 'zip.pth', small_data, tmp_path)
-    status = command.main([str(word) for word in argv])
+    words = arguments(way, tmp_path / 'zip.pth', small_data, tmp_path)
+    status = main([str(word) for word in words])
     error = capfd.readouterr().err
     assert status == 2 and not witness.exists()
     assert error.splitlines()[-1].startswith(f'error: {tmp_path / "zip.pth"} was refused')

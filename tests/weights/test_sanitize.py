@@ -1,69 +1,24 @@
 """mmengine would run text in a checkpoint, or delete what it names. Neither happens."""
 
 import shutil
-import uuid
 from collections import OrderedDict
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.evaluator import BaseMetric, Evaluator
-from mmengine.logging import HistoryBuffer
-from mmengine.model import BaseModel
-from mmengine.runner import Runner, load_checkpoint
+from mmengine.runner import load_checkpoint
 
 from xcit_mm.weights import CheckpointError
 from xcit_mm.weights.sources import load_from_file
 
+from .tiny_run import train
+
 pytestmark = pytest.mark.usefixtures('strict_reader')
-
-
-class Model(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(1, 1)
-
-    def forward(self, inputs, mode='tensor'):
-        loss = self.linear(torch.stack(inputs)).sum()
-        return dict(loss=loss) if mode == 'loss' else [loss]
-
-
-class Constant(BaseMetric):
-    def process(self, data_batch, data_samples):
-        self.results.append(1)
-
-    def compute_metrics(self, results):
-        return dict(score=1.0)
-
-
-def run(work_dir, epochs, **kwargs):
-    """Train and validate for real, keeping the best checkpoint and the last one."""
-    data = dict(
-        dataset=[dict(inputs=torch.ones(1))] * 2,
-        batch_size=1,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-    )
-    checkpoint = dict(type='CheckpointHook', save_best='score', rule='greater', max_keep_ckpts=1)
-    runner = Runner(
-        Model(),
-        str(work_dir),
-        train_dataloader=data,
-        val_dataloader=data,
-        train_cfg=dict(by_epoch=True, max_epochs=epochs),
-        val_cfg=dict(),
-        val_evaluator=Evaluator(Constant()),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-        default_hooks=dict(checkpoint=checkpoint),
-        experiment_name=uuid.uuid4().hex,
-        **kwargs,
-    )
-    runner.train()
-    return runner
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    run(tmp_path / 'work', epochs=1)
+    train(tmp_path / 'work')
     return tmp_path / 'work' / 'epoch_1.pth'
 
 
@@ -83,7 +38,7 @@ def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
     content = change(checkpoint, cfg=text)
     content['meta'] |= {'config': text, 'cfg': text}
     torch.save(content, checkpoint)
-    runner = run(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
+    runner = train(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
     assert runner.iter == 4 and not witness.exists()
     # The resumed run saves its own config, as usual.
     saved = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=True)
@@ -109,11 +64,11 @@ def test_only_a_best_checkpoint_is_deleted_as_one(checkpoint, tmp_path, kind):
     best = checkpoint.with_name('best_score_epoch_1.pth')
     former = shutil.copy(checkpoint, checkpoint.with_name('former.pth'))
     change(former, best_ckpt=str(precious), best_score=0.0)
-    run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
+    train(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
     assert precious.exists() and best.exists()
     # mmengine's own best checkpoint is replaced, as usual.
     change(former, best_ckpt=str(best))
-    run(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
+    train(tmp_path / 'work', epochs=2, load_from=str(former), resume=True)
     assert not best.exists() and checkpoint.with_name('best_score_epoch_2.pth').exists()
 
 
@@ -122,7 +77,7 @@ def test_steps_to_delete_are_numbers(checkpoint, tmp_path):
     precious = tmp_path / 'precious.pth'
     precious.touch()
     change(checkpoint, keep_ckpt_ids=['/../../precious', 1])
-    run(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
+    train(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
     assert precious.exists()
 
 
@@ -133,7 +88,7 @@ BAD_PARTS = {
     'message_hub': {'message_hub': 'x', 'state_dict': {}},
     'runtime_info': {'message_hub': {'runtime_info': 1}, 'state_dict': {}},
     'names of weights': {'state_dict': {3: torch.ones(1)}},
-    'names of': {3: torch.ones(1)},
+    'names of': {None: torch.ones(1)},
 }
 
 
@@ -158,15 +113,7 @@ class Shadowed:
 def test_attributes_of_pickled_dicts_are_dropped(tmp_path):
     state = torch.nn.Linear(1, 1).state_dict()
     torch.save({'state_dict': Shadowed(state)}, tmp_path / 'x.pth')
-    assert torch.load(tmp_path / 'x.pth', weights_only=True)['state_dict'].items is torch.Size
+    assert torch.load(tmp_path / 'x.pth', weights_only=False)['state_dict'].items is torch.Size
     model = torch.nn.Linear(1, 1)
     load_checkpoint(model, str(tmp_path / 'x.pth'), strict=True)
     assert torch.equal(model.weight, state['weight'])
-
-
-def test_a_history_becomes_a_plain_history_again(checkpoint):
-    history = load_from_file(str(checkpoint))['message_hub']['log_scalars']['train/loss']
-    assert type(history) is HistoryBuffer
-    assert type(history.data[0]).__module__ == 'numpy' and len(history.data[0]) == 2
-    history.update(1.0)
-    assert history.current() == 1.0

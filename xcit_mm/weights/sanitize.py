@@ -9,19 +9,21 @@ A file with only tensors and text can still do harm, because of what mmengine do
 """
 
 import os
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from .read import CheckpointError
 
 
-def make_harmless(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
+def sanitize_checkpoint(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[str, Any]:
     """Make the content of a file safe to hand to mmengine.
 
     Args:
         checkpoint (dict): What :func:`read_checkpoint` returned; changed in place.
         path (str or PathLike): The file that it was read from.
+
+    Returns:
+        dict: The same checkpoint.
 
     Raises:
         CheckpointError: If a part does not have the type that mmengine and torch expect.
@@ -38,10 +40,10 @@ def make_harmless(checkpoint: dict[str, Any], path: str | os.PathLike) -> dict[s
     steps = runtime.get('keep_ckpt_ids', [])
     if not isinstance(steps, list) or any(type(step) is not int for step in steps):
         del runtime['keep_ckpt_ids']
-    if 'state_dict' in checkpoint:
-        checkpoint['state_dict'] = _plain(_part(checkpoint, 'state_dict', path), path)
-        return checkpoint
-    return _plain(checkpoint, path)
+    state = _part(checkpoint, 'state_dict', path) if 'state_dict' in checkpoint else checkpoint
+    if wrong := [name for name in state if not isinstance(name, str)]:
+        raise CheckpointError(f'{path}: names of weights must be text, not {wrong[0]!r}')
+    return checkpoint
 
 
 def _part(whole: dict, name: str, path: Path) -> dict:
@@ -49,19 +51,6 @@ def _part(whole: dict, name: str, path: Path) -> dict:
     if not isinstance(part, dict):
         raise CheckpointError(f'{path}: {name} is a {type(part).__name__}, not a dict')
     return part
-
-
-def _plain(state: dict, path: Path) -> dict:
-    """The same entries, without attributes that the file sets, except torch's own."""
-    wrong = next((name for name in state if not isinstance(name, str)), None)
-    if wrong is not None:
-        raise CheckpointError(f'{path}: names of weights must be text, not {wrong!r}')
-    plain = OrderedDict(dict.items(state))
-    metadata = getattr(state, '_metadata', None)
-    if isinstance(metadata, dict):
-        versions = {k: v for k, v in dict.items(metadata) if isinstance(v, dict)}
-        plain._metadata = OrderedDict(versions)  # type: ignore[attr-defined]
-    return plain
 
 
 def _is_best_beside(best: Any, path: Path) -> bool:

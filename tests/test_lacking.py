@@ -40,77 +40,81 @@ class Environment:
     def command(self, *arguments):
         return self.run('-m', 'xcit_mm_cli', *arguments)
 
+    def add(self, distribution, version, module, code=None):
+        """Add a distribution, and what its module does when it is imported."""
+        info = self.site / f'{distribution.replace("-", "_")}-{version}.dist-info'
+        info.mkdir()
+        (info / 'METADATA').write_text(f'Name: {distribution}\nVersion: {version}\n')
+        (info / 'top_level.txt').write_text(f'{module}\n')
+        if code:
+            (self.site / f'{module}.py').write_text(code)
+
 
 def blamed(output):
-    """What the doctor has a cure for, optional things and the processor aside."""
+    """What the doctor has a fix for, optional things and the processor aside."""
     lines = re.findall(r'^(.+?): .*\. To fix: .+\.$', output, re.M)
     return [name for name in lines if name not in ('timm', 'torchvision', 'AMX')]
 
 
 @pytest.mark.long  # make setup ends with the same check
-def test_doctor_finds_no_problem_here(tmp_path):
-    run = Environment(tmp_path).command('doctor')
+def test_doctor_finds_no_problem_here_or_with_a_fork(tmp_path):
+    environment = Environment(tmp_path, ['mmdet-3.3.0.dist-info'])
+    environment.add('onedl-mmdetection', '3.5.1', 'mmdet')
+    run = environment.command('doctor')
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == 'Detection and segmentation can run.'
     assert re.search(r'^mmcv operators +(compiled|torchvision) +ok$', run.stdout, re.M)
+    assert re.search(r'^onedl-mmdetection +3.5.1 +\S+ +ok, not tested$', run.stdout, re.M)
     assert len(re.findall(r'^(?:detection|segmentation) +predicts +ok$', run.stdout, re.M)) == 2
     assert blamed(run.stdout) == []
 
 
+NEITHER = 'Neither detection nor segmentation can run.'
+LACKING = {
+    'numpy': (['numpy'], NEITHER, 'pip install "numpy"'),
+    'torch': (['torch'], NEITHER, 'pip install "torch'),
+    'addict': (['mmengine'], NEITHER, 'pip install addict'),
+    'mmcv mmcv_lite': (['mmcv'], NEITHER, 'pip install mmcv-lite==2.1.0'),
+    'numpy cv2 opencv_python rich safetensors regex': (
+        ['numpy', 'opencv-python', 'rich', 'safetensors', 'regex'], NEITHER, 'pip install "rich"'
+    ),
+    ' '.join(DETECTION): (
+        ['pycocotools', 'six', 'mmdet'], 'Segmentation can run. Detection cannot.', 'pip install'
+    ),
+    ' '.join(['terminaltables', *SEGMENTATION]): (
+        ['ftfy', 'regex', 'mmsegmentation', 'detection'], NEITHER, 'pip install terminaltables'
+    ),
+}  # fmt: skip
+FAST = ('numpy', 'mmcv mmcv_lite', 'numpy cv2 opencv_python rich safetensors regex')
+
+
 @pytest.mark.parametrize(
-    'lacking, name, cure',
-    [
-        (['numpy'], 'numpy', 'pip install "numpy"'),
-        pytest.param(['torch'], 'torch', 'pip install "torch', marks=pytest.mark.long),
-        pytest.param(['addict'], 'mmengine', 'pip install addict', marks=pytest.mark.long),
-        (['mmcv', 'mmcv_lite'], 'mmcv', 'pip install mmcv-lite==2.1.0'),
-    ],
+    'lacking', [n if n in FAST else pytest.param(n, marks=pytest.mark.long) for n in LACKING]
 )
-def test_doctor_blames_only_what_both_tasks_lack(tmp_path, lacking, name, cure):
-    run = Environment(tmp_path, lacking).command('doctor')
+def test_doctor_blames_only_what_is_missing(tmp_path, lacking):
+    names, verdict, fix = LACKING[lacking]
+    run = Environment(tmp_path, lacking.split()).command('doctor')
     assert (run.returncode, run.stderr) == (1, '')
-    assert blamed(run.stdout) == [name] and cure in run.stdout
-    assert 'timm:' not in run.stdout and 'torchvision:' not in run.stdout
-    assert run.stdout.splitlines()[-1] == 'Neither detection nor segmentation can run.'
-
-
-@pytest.mark.parametrize(
-    'lacking, names, verdict',
-    [
-        pytest.param(
-            DETECTION,
-            ['pycocotools', 'six', 'mmdet'],
-            'Segmentation can run. Detection cannot.',
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            ['terminaltables', *SEGMENTATION],
-            ['ftfy', 'regex', 'mmsegmentation', 'detection'],
-            'Neither detection nor segmentation can run.',
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_doctor_says_which_task_can_run(tmp_path, lacking, names, verdict):
-    run = Environment(tmp_path, lacking).command('doctor')
-    assert run.returncode == 1
-    assert blamed(run.stdout) == names
+    assert blamed(run.stdout) == names and fix in run.stdout
     assert run.stdout.splitlines()[-1] == verdict
 
 
-def test_doctor_lists_all_that_is_missing_at_once(tmp_path):
-    lacking = ['numpy', 'cv2', 'opencv_python', 'rich', 'safetensors', 'regex']
-    run = Environment(tmp_path, lacking).command('doctor')
-    assert blamed(run.stdout) == ['numpy', 'opencv-python', 'rich', 'safetensors', 'regex']
+BROKEN = {
+    'cv2': (
+        'raise ImportError("libGL.so.1: cannot open shared object file: No such file")',
+        'opencv-python', '4.0', 'pip install opencv-python-headless',
+    ),
+    'torch': ('assert False, "version"', 'torch', '99.0', 'To fix: pip install "torch<'),
+}  # fmt: skip
 
 
-def test_doctor_advises_opencv_without_windows(tmp_path):
-    environment = Environment(tmp_path, ['cv2'])
-    (environment.site / 'cv2.py').write_text(
-        'raise ImportError("libGL.so.1: cannot open shared object file: No such file")'
-    )
+@pytest.mark.parametrize('module', BROKEN)
+def test_doctor_fixes_what_is_installed_and_broken(tmp_path, module):
+    code, distribution, version, fix = BROKEN[module]
+    environment = Environment(tmp_path, [module, distribution.replace('-', '_')])
+    environment.add(distribution, version, module, code)
     run = environment.command('doctor')
-    assert blamed(run.stdout) == ['opencv-python'] and 'opencv-python-headless' in run.stdout
+    assert blamed(run.stdout) == [distribution] and fix in run.stdout
 
 
 def test_doctor_has_help(tmp_path):

@@ -5,7 +5,7 @@ from mmengine.config import Config
 from xcit_mm.configs import innermost_datasets, nested_dicts
 
 
-def test_data_sets_are_found_in_their_wrappers():
+def test_datasets_are_found_in_their_wrappers():
     plain, other = dict(type='A', data_root='a'), dict(type='B', ann_file='b')
     repeated = dict(type='Repeat', times=2, dataset=plain)
     joined = dict(type='Concat', datasets=[repeated, other])
@@ -19,7 +19,7 @@ def test_data_sets_are_found_in_their_wrappers():
         assert [dataset['type'] for dataset in innermost_datasets(loader)] == expected
 
 
-def test_changes_of_a_data_set_change_the_config():
+def test_changes_of_a_dataset_change_the_config():
     cfg = Config(dict(loader=dict(dataset=dict(type='Repeat', dataset=dict(type='A')))))
     for dataset in innermost_datasets(cfg.loader):
         dataset.pipeline = ['new']

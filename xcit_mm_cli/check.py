@@ -8,12 +8,11 @@ from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.configs import innermost_datasets
-from xcit_mm.datasets.check import Problem, find_problems
+from xcit_mm.datasets.check.datasets import build_lazily, find_problems
 from xcit_mm.datasets.check.heads import check_heads
-from xcit_mm.datasets.check.run import build
 from xcit_mm.datasets.present import check_datasets
+from xcit_mm.datasets.problems import Problem
 from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm.tables import format_table
 from xcit_mm_runtime.files import check_writable, write_atomically
 
 from .common import command, load_config, task_of
@@ -37,7 +36,7 @@ def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> lis
     try:
         for split, configs in datasets.items():
             for config in configs:
-                check_heads(model, cfg.model, build(config).metainfo, f'{split} data')
+                check_heads(model, cfg.model, build_lazily(config).metainfo, f'{split} data')
     except UserError as error:
         return [Problem('config: class count', path, str(error))]
     return []
@@ -62,8 +61,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f'This dataset cannot be checked: {error}.') from None
     report.problems += class_counts(cfg, args.config, datasets)
     if report.problems:
-        print(format_table(report.rows()) + '\n')
-        print('\n'.join(report.examples()) + '\n')
+        print(report.describe() + '\n')
     notes = len(report.problems) - report.errors
     print(f'{report.images} images: {report.errors} errors, {notes} notes')
     if args.json:

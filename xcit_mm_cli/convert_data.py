@@ -1,12 +1,11 @@
 """Convert a folder of annotated images to COCO's format."""
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 
 from xcit_mm.datasets.convert import Converted, convert_folder
-from xcit_mm.datasets.find import relative_to
+from xcit_mm.datasets.folders import relative_to
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table
 from xcit_mm_runtime.files import check_writable, write_atomically
@@ -30,7 +29,6 @@ def main(args: argparse.Namespace) -> int:
         val_fraction=args.val_fraction,
         seed=args.seed,
         overwrite=args.force,
-        workers=os.cpu_count() or 1,
     )
     print_converted(converted)
     if args.json:
@@ -47,9 +45,8 @@ def print_converted(converted: Converted) -> None:
     """Print what was wrong, and what was written."""
     report = converted.report
     if report.problems:
-        print(format_table(report.rows()) + '\n')
-        print('\n'.join(report.examples()) + '\n')
-    print(format_table(converted.rows()) + '\n')
+        print(report.describe() + '\n')
+    print(format_table(converted.rows) + '\n')
     print('\n'.join(f'{split}: {path}' for split, path in converted.files.items()))
     print(f'{report.errors} left out, {len(report.problems) - report.errors} notes')
 

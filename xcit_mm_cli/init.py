@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import os
 import re
 import shlex
 import tempfile
@@ -12,13 +11,13 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.configs import innermost_datasets
-from xcit_mm.datasets.check import Report, find_problems
+from xcit_mm.datasets.check.datasets import find_problems
 from xcit_mm.datasets.convert import convert_folder, find_format
-from xcit_mm.datasets.find import Data, find_coco, find_labels, nothing_found
+from xcit_mm.datasets.find import FoundData, find_coco, find_labels, nothing_found
 from xcit_mm.datasets.guard import build_guarded
+from xcit_mm.datasets.problems import CheckReport
 from xcit_mm.errors import BUILD_ERRORS, UserError
 from xcit_mm.starter import Choice, detection_config, segmentation_config
-from xcit_mm.tables import format_table
 from xcit_mm.weights import resolve_short_name
 from xcit_mm_runtime.files import check_writable, write_atomically
 
@@ -84,10 +83,10 @@ def choose(args: argparse.Namespace) -> Choice:
     return Choice(arch, patch_size, weights, gpu, shlex.join(words))
 
 
-def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
+def _find_objects(args: argparse.Namespace) -> tuple[FoundData | None, int]:
     """The data, converted to COCO's format if needed, and how much that left out."""
     coco_dir = args.coco_dir or args.data / 'coco'
-    options = {'val_fraction': args.val_fraction, 'seed': args.seed, 'workers': _cores()}
+    options = {'val_fraction': args.val_fraction, 'seed': args.seed}
     data = None
     if args.format == 'auto':
         data = find_coco(args.data, coco_dir, args.classes, **options)
@@ -110,10 +109,10 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     )
     print_converted(converted)
     print()
-    return find_coco(args.data, coco_dir, workers=_cores()), converted.report.errors
+    return find_coco(args.data, coco_dir), converted.report.errors
 
 
-def _find_labels(args: argparse.Namespace) -> tuple[Data | None, int]:
+def _find_labels(args: argparse.Namespace) -> tuple[FoundData | None, int]:
     data = find_labels(
         args.data,
         args.coco_dir or args.data / 'splits',
@@ -122,16 +121,11 @@ def _find_labels(args: argparse.Namespace) -> tuple[Data | None, int]:
         args.classes_from,
         args.val_fraction,
         args.seed,
-        _cores(),
     )
     return data, 0
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
-def _check(text: str, name: str, task: str) -> Report:
+def _check(text: str, name: str, task: str) -> CheckReport:
     """Build what a config names, and check the data as ``xcit-mm check`` does.
 
     Args:
@@ -154,17 +148,16 @@ def _check(text: str, name: str, task: str) -> Report:
     datasets = {split: list(innermost_datasets(loader)) for split, loader in loaders.items()}
     with explaining_config(name, BUILD_ERRORS):
         MODELS.build(cfg.model)
-    report = find_problems(datasets, _cores())
+    report = find_problems(datasets)
     with explaining_config(name, BUILD_ERRORS):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
     return report
 
 
-def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
+def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:
     if report.problems:
-        print(format_table(report.rows()) + '\n')
-        print('\n'.join(report.examples()) + '\n')
+        print(report.describe() + '\n')
     counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
     print(f'images: {counts}; median size {data.size[0]} x {data.size[1]}')
     noun = 'class' if len(data.classes) == 1 else 'classes'

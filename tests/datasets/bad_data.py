@@ -1,4 +1,4 @@
-"""Spoils one file of a small data set, in every way that images, annotations or labels go bad."""
+"""Spoils one file of a small dataset, in every way that images, annotations or labels go bad."""
 
 import functools
 import json
@@ -20,8 +20,8 @@ def _save(path, array):
 
 
 @functools.cache
-def _one_colour(height, width):
-    """A PNG of labels, or of a grey image."""
+def _one_color(height, width):
+    """A PNG of labels, or of a gray image."""
     return cv2.imencode('.png', np.ones((height, width), np.uint8))[1].tobytes()
 
 
@@ -57,16 +57,16 @@ IMAGES = {
     '16 bit': (
         lambda path: _save(path, _picture(path).astype(np.uint16) * 257), {'image: 16 bit'}, False,
     ),
-    '16 bit grey': (
+    '16 bit gray': (
         lambda path: _save(path, _picture(path)[..., 0].astype(np.uint16) * 257),
-        {'image: 16 bit', 'image: grey'}, False,
+        {'image: 16 bit', 'image: gray'}, False,
     ),
     'CMYK': (_convert('CMYK', 'JPEG'), {'image: CMYK'}, False),
-    'grey': (_convert('L', 'JPEG'), {'image: grey'}, False),
+    'gray': (_convert('L', 'JPEG'), {'image: gray'}, False),
     'alpha': (_convert('RGBA', 'PNG'), {'image: alpha'}, False),
     '100 megapixels': (
-        lambda path: path.write_bytes(_one_colour(HUGE, HUGE)),
-        {'image: huge', 'image: grey'}, False,
+        lambda path: path.write_bytes(_one_color(HUGE, HUGE)),
+        {'image: huge', 'image: gray'}, False,
     ),
 }  # fmt: skip
 
@@ -128,15 +128,15 @@ LABELS = {
     'other size': (lambda path: _save(path, np.ones((32, 48), np.uint8)), 'other size'),
     'out of range': (_value(200), 'out of range'),
     '16 bits': (_value(300, np.uint16), 'out of range'),
-    'colours': (lambda path: _save(path, np.ones((*_picture(path).shape[:2], 3))), 'colours'),
+    'colors': (lambda path: _save(path, np.ones((*_picture(path).shape[:2], 3))), 'colors'),
 }
 
 
 class BadData:
-    """A small data set with one bad file, the first of its split.
+    """A small dataset with one bad file, the first of its split.
 
     Args:
-        root (Path): A data set as in ``small_data``; changed.
+        root (Path): A dataset as in ``small_data``; changed.
         split (str): ``train`` or ``val``.
     """
 
@@ -167,7 +167,7 @@ class BadData:
             others = [a for a in others if a['image_id'] != first['image_id']]
             self.content['annotations'] = [first, *others]
             self.annotations.write_text(json.dumps(self.content))
-            self.label.write_bytes(_one_colour(height, width))
+            self.label.write_bytes(_one_color(height, width))
 
     def turn_image(self):
         """Rotate an image by its EXIF entry, but not its annotations and labels."""

@@ -11,9 +11,8 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from xcit_mm.datasets.check import DataError
-from xcit_mm.datasets.check.problems import ERRORS, NOTES
 from xcit_mm.datasets.guard import build_guarded
+from xcit_mm.datasets.problems import ERRORS, NOTES, DataError
 from xcit_mm.engine.images import images_of
 from xcit_mm_cli import check, infer, test, train
 
@@ -60,7 +59,7 @@ def call(tool, *arguments):
 
 @pytest.fixture
 def spoilt(small_data, tmp_path):
-    """A function that makes a data set with one bad file: (task, spoil, split) -> config, files."""
+    """A function that makes a dataset with one bad file: (task, spoil, split) -> config, files."""
 
     def make(task, spoil, split='train'):
         shutil.copytree(small_data, tmp_path / 'data')
@@ -79,7 +78,7 @@ def spoilt(small_data, tmp_path):
 
 def test_every_kind_of_problem_is_tested():
     tested = {kind for _, _, kinds, _ in CASES.values() for kind in kinds}
-    elsewhere = {kind for kind in ERRORS if kind.startswith('data set')}
+    elsewhere = {kind for kind in ERRORS if kind.startswith('dataset')}
     elsewhere |= {'label: without image', 'label: class never used', 'config: class count'}
     assert tested == (ERRORS | NOTES).keys() - elsewhere
 
@@ -118,7 +117,7 @@ FETCHED = [
 
 @pytest.mark.parametrize('case, split', FETCHED)
 def test_a_run_handles_every_problem_or_stops_and_names_the_file(case, split, spoilt):
-    """Runs the data sets and pipelines of training and testing, without the network."""
+    """Runs the datasets and pipelines of training and testing, without the network."""
     task, spoil, _, stops = CASES[case]
     config, files = spoilt(task, spoil, split)
     if not stops:
@@ -267,24 +266,24 @@ EMPTY = {
     'no objects': (
         'det', lambda bad: bad.spoil_annotations(lambda content: content.update(annotations=[])),
         "train_dataloader['dataset']['filter_cfg'] = dict(filter_empty_gt=True)\n",
-        'leaves out all 8 images: filter_empty_gt=True those without an object of the classes',
+        'leaves out all 8 images by filter_empty_gt=True',
     ),
     'small images': (
         'det', lambda bad: None,
         "train_dataloader['dataset']['filter_cfg'] = dict(min_size=500)\n",
-        'leaves out all 8 images: min_size=500 those with a shorter side',
+        'leaves out all 8 images by min_size=500',
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize('case', EMPTY)
-def test_a_data_set_without_images_is_an_error(case, spoilt, tmp_path, capfd):
+def test_a_dataset_without_images_is_an_error(case, spoilt, tmp_path, capfd):
     task, spoil, line, expected = EMPTY[case]
     config, _ = spoilt(task, spoil)
     config.write_text(f'{config.read_text()}\n{line}')
     assert call(check, config) == 1
     printed = capfd.readouterr().out
-    assert 'data set: empty' in printed and expected in printed
+    assert 'dataset: empty' in printed and expected in printed
     with pytest.raises(DataError) as raised:
         fetch(config, 'train_dataloader')
     assert expected in str(raised.value)
@@ -293,11 +292,11 @@ def test_a_data_set_without_images_is_an_error(case, spoilt, tmp_path, capfd):
         assert expected in capfd.readouterr().err.splitlines()[-1]
 
 
-def test_a_config_without_data_sets_is_an_error(small_data, tmp_path, capfd):
+def test_a_config_without_datasets_is_an_error(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'det', small_data)
     config.write_text(f'{config.read_text()}\ntest_dataloader = None\n')
     assert call(check, config, '--split', 'test') == 2
-    assert 'no data set in test_dataloader' in capfd.readouterr().err
+    assert 'no dataset in test_dataloader' in capfd.readouterr().err
 
 
 def test_evaluation_counts_an_object_that_training_skips(spoilt):
@@ -319,7 +318,7 @@ def test_evaluation_counts_an_object_that_training_skips(spoilt):
     assert recall == pytest.approx(len(found) / (len(found) + 1)) and found
 
 
-def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, capfd):
+def test_datasets_that_cannot_be_checked_are_reported(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'det', tmp_path / 'nowhere')
     assert call(check, config) == 2
     assert 'does not exist' in capfd.readouterr().err
@@ -329,7 +328,7 @@ def test_data_sets_that_cannot_be_checked_are_reported(small_data, tmp_path, cap
     assert 'XMLDataset is neither' in capfd.readouterr().err
 
 
-def test_a_guarded_data_set_can_be_sent_to_another_process(spoilt):
+def test_a_guarded_dataset_can_be_sent_to_another_process(spoilt):
     config, files = spoilt('det', lambda bad: bad.coco_image.write_bytes(b''))
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
@@ -341,7 +340,7 @@ def test_a_guarded_data_set_can_be_sent_to_another_process(spoilt):
         sent[0]
 
 
-def test_wrapped_data_sets_are_guarded_and_checked(spoilt, tmp_path, capfd):
+def test_wrapped_datasets_are_guarded_and_checked(spoilt, tmp_path, capfd):
     config, files = spoilt('det', lambda bad: bad.coco_image.write_bytes(b''))
     with config.open('a') as file:
         file.write(

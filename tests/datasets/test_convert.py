@@ -8,10 +8,11 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.datasets.check.coco import check_coco, read_coco
-from xcit_mm.datasets.check.problems import CHANGED, LEFT_OUT
-from xcit_mm.datasets.convert.source import split_randomly
+from xcit_mm.datasets.check.coco import check_coco
+from xcit_mm.datasets.folders import split_randomly
+from xcit_mm.datasets.problems import CHANGED, LEFT_OUT
 from xcit_mm_cli import convert_data
+from xcit_mm_runtime.coco import read_coco
 
 from .own_data import read_shapes, write_voc, write_yolo, xml
 
@@ -105,14 +106,16 @@ def test_a_folder_without_splits_is_split_the_same_way_each_time(small_shapes, t
 
 def test_a_split_hardly_changes_with_new_images():
     names = [f'{number}.jpg' for number in range(100)]
-    train, val = split_randomly(names, 0.2, 0)
+    train, val = split_randomly(names, 0.2, 0).values()
     assert len(val) == 20 and sorted(train + val) == sorted(names)
-    assert split_randomly(reversed(names), 0.2, 0) == (train, val)
-    _, later = split_randomly([*names, *(f'new {number}.jpg' for number in range(5))], 0.2, 0)
+    assert split_randomly(reversed(names), 0.2, 0) == {'train': train, 'val': val}
+    more = [*names, *(f'new {number}.jpg' for number in range(5))]
+    later = split_randomly(more, 0.2, 0)['val']
     # At most 5 new ones come in, and push as many out.
     assert len(later) == 21 and len(set(val) - set(later)) <= 5
-    assert split_randomly(names, 0.2, 1)[1] != val
-    assert split_randomly(['a', 'b'], 0.01, 0)[1] and split_randomly(['a', 'b'], 1, 0)[0]
+    assert split_randomly(names, 0.2, 1)['val'] != val
+    assert len(split_randomly(['a', 'b'], 0.01, 0)) == len(split_randomly(['a', 'b'], 1, 0)) == 2
+    assert split_randomly(['a'], 0.5, 0) == split_randomly(['a'], 0, 0) == {'train': ['a']}
 
 
 def test_other_layouts_are_found(small_shapes, tmp_path):
@@ -236,7 +239,7 @@ def test_chosen_classes_keep_their_order_and_others_are_left_out(voc, capsys):
     assert [category['name'] for category in content['categories']] == ['star', 'disc']
     assert 'is not one of star, disc' in capsys.readouterr().out
     assert convert(voc, '--classes', 'none', '--force') == 2
-    assert 'no object that can be used' in capsys.readouterr().err
+    assert 'no usable object' in capsys.readouterr().err
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]><annotation>&b;</annotation>'
@@ -251,7 +254,7 @@ def test_files_with_entities_are_refused(encoding, voc, capsys):
 
 
 def test_difficult_objects_count_neither_for_nor_against(voc, capsys):
-    """In the evaluation, and in training as mmdet's data set reads them."""
+    """In the evaluation, and in training as mmdet's dataset reads them."""
     from mmdet.datasets import CocoDataset
 
     (voc / 'ImageSets/Main/train.txt').write_text('train_000000000001')

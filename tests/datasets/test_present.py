@@ -58,7 +58,7 @@ def test_an_evaluator_without_its_annotations_is_told_which(empty_folder):
     evaluator = dict(type='CocoMetric', ann_file='data/coco/annotations/instances_val2017.json')
     text = message(config('mine', val_evaluator=evaluator))
     assert 'instances_val2017.json does not exist (ann_file of val_evaluator' in text
-    assert text.endswith(f'of the data set in val_dataloader: mine/{TRAIN["ann_file"]}')
+    assert text.endswith(f'of the dataset in val_dataloader: mine/{TRAIN["ann_file"]}')
 
 
 def test_shapes_none_means_never(empty_folder):

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.optim import Optimizer
 
-from ..datasets.check import DataError
+from ..datasets.problems import DataError
 from ..weights.convert import DESCRIPTION
 from ..weights.formats import recognize, structure
 

@@ -1,6 +1,5 @@
 """Decodes images as training does: checks them, and finds how many bits their values have."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,17 +32,19 @@ R = TypeVar('R')
 def in_threads(
     function: Callable[[T], R], items: Iterable[T], workers: int | None = None
 ) -> Iterator[R]:
-    """Apply a function in threads, since decoders release the GIL. Results keep their order."""
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool, large_images():
-        yield from pool.map(function, items)
+    """Apply a function in threads, since decoders release the GIL. Results keep their order.
 
+    Meanwhile, Pillow opens images as large as OpenCV does: 2**30 pixels.
 
-@contextlib.contextmanager
-def large_images() -> Iterator[None]:
-    """Let Pillow open images as large as OpenCV does: 2**30 pixels."""
+    Args:
+        function (callable): Decodes a file.
+        items (Iterable): Its arguments.
+        workers (int, optional): Number of threads. Defaults to None, one per core.
+    """
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, 2**30
     try:
-        yield
+        with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+            yield from pool.map(function, items)
     finally:
         Image.MAX_IMAGE_PIXELS = before
 

@@ -106,12 +106,8 @@ def _needed_paths(dataset: dict) -> dict[str, Path]:
         return {}
     root = dataset.get('data_root') or ''
     parts = {'data_root': '.' if root else '', **_parts(dataset)}
-    # As in mmengine, addresses and absolute paths do not depend on data_root.
-    full = {
-        what: path if '://' in path else os.path.join(root, path)
-        for what, path in parts.items()
-        if path
-    }
+    # As in mmengine, absolute paths do not depend on data_root.
+    full = {what: os.path.join(root, path) for what, path in parts.items() if path}
     return {what: Path(path) for what, path in full.items() if '://' not in path}
 
 

@@ -1,4 +1,4 @@
-"""``python -m dev.deploy_benchmark``: exported models next to PyTorch; tables of docs/deploy.md.
+"""``python -m dev.deploy_benchmark``: exported models next to PyTorch (docs/studies/deploy.md).
 
 Takes the models of ``make demo``, which are trained first if they are missing.
 """
@@ -49,14 +49,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         prog='python -m dev.deploy_benchmark',
         description='Export the models of the demo in each precision. Measure accuracy on all '
         'validation images through xcit_mm_runtime, next to "xcit-mm test"; size, speed and '
-        'memory, next to PyTorch. Writes the tables of docs/deploy.md and docs/deploy.json. Half '
-        'an hour, most of it for exporting. Linux only.',
+        'memory, next to PyTorch. Writes the tables of docs/studies/deploy.md and deploy.json '
+        'next to it. Half an hour, most of it for exporting. Linux only.',
     )
     parser.add_argument('--demo', type=Path, default=Path('work_dirs/demo'),
                         help='the folder of the demo (default: %(default)s)')  # fmt: skip
     parser.add_argument('--out-dir', type=Path, default=Path('work_dirs/deploy_benchmark'),
                         help='folder for exported files (default: %(default)s)')  # fmt: skip
-    parser.add_argument('--page', type=Path, default=Path('docs/deploy.md'),
+    parser.add_argument('--page', type=Path, default=Path('docs/studies/deploy.md'),
                         help='the page; JSON goes next to it (default: %(default)s)')  # fmt: skip
     parser.add_argument('--threads', type=int, default=2, help='of both runtimes (default: 2)')
     parser.add_argument('--quick', action='store_true',

@@ -18,7 +18,7 @@ from xcit_mm_cli.common import explain_errors
 from .benchmark.jobs import run_job, speedup
 from .pages import write_between_marks
 
-PAGE = Path('docs/pretraining.md')
+PAGE = Path('docs/studies/pretraining.md')
 SIZE = (224, 224)
 
 
@@ -28,7 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description='Measure a DINO step, from the crops to the gradients, on our XCiT and on the '
         "one of timm, with the same weights and DINO's own head: 2 crops of 224x224 and "
         '8 of 96x96 per image. Times alternate within one process; memory is measured in a process '
-        'of its own. Writes the table of docs/pretraining.md. Linux only.',
+        'of its own. Writes the table of docs/studies/pretraining.md. Linux only.',
     )
     parser.add_argument(
         '--networks',

@@ -1,4 +1,4 @@
-"""Prints the projections of docs/large_images.md: ``python -m dev.large_costs``."""
+"""Prints the projections of docs/studies/large_images.md: ``python -m dev.large_costs``."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
 """``python -m dev.pretraining_study``: does pre-training help? Makes the tables of the page.
 
-Needs data/bccd and data/camvid; docs/real_data.md says where they come from.
+Needs data/bccd and data/camvid; docs/studies/real_data.md says where they come from.
 """
 
 import argparse
@@ -105,9 +105,9 @@ ONE_SEED = ('classification',)
 STUDY = Study(
     TASKS,
     out=OUT,
-    page=Path('docs/pretraining.md'),
-    records=Path('docs/pretraining.json'),
-    picture=Path('docs/images/pretraining_curves.png'),
+    page=Path('docs/studies/pretraining.md'),
+    records=Path('docs/studies/pretraining.json'),
+    picture=Path('docs/studies/images/pretraining_curves.png'),
     first_column='start',
     by_time=False,
 )
@@ -118,7 +118,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         prog='python -m dev.pretraining_study',
         description='Pre-train XCiT-N12 with DINO on three small datasets, train detectors and '
         'segmentors from that and from random weights, train the ablations, and write '
-        'the tables and curves of docs/pretraining.md. Runs that are done are left out, '
+        'the tables and curves of docs/studies/pretraining.md. Runs that are done are left out, '
         'interrupted ones are resumed. All of it takes almost two hours of one processor.',
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""``python -m dev.real_data``: trains on real photographs; makes the tables of docs/real_data.md.
+"""``python -m dev.real_data``: trains on real photographs for docs/studies/real_data.md.
 
 Needs data/bccd and data/camvid; the page says where they come from and how to lay them out.
 """
@@ -42,9 +42,9 @@ TASKS = {
 STUDY = Study(
     TASKS,
     out=Path('work_dirs/real_data'),
-    page=Path('docs/real_data.md'),
-    records=Path('docs/real_data.json'),
-    picture=Path('docs/images/real_data_curves.png'),
+    page=Path('docs/studies/real_data.md'),
+    records=Path('docs/studies/real_data.json'),
+    picture=Path('docs/studies/images/real_data_curves.png'),
     first_column='backbone',
     by_time=True,
 )
@@ -54,8 +54,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.real_data',
         description='Train Faster R-CNN on BCCD and Semantic FPN on CamVid from scratch, with XCiT '
-        'and with ResNet-50, test them, and write the tables and curves of docs/real_data.md. Runs '
-        'that are done are left out, interrupted ones are resumed.',
+        'and with ResNet-50, test them, and write the tables and curves of '
+        'docs/studies/real_data.md. Runs that are done are left out, interrupted ones are resumed.',
     )
     parser.add_argument(
         '--data', nargs='+', choices=TASKS, default=list(TASKS), help='default: both'

@@ -20,7 +20,7 @@ def record(task, model, seed, **metrics):
 
 def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
     page = tmp_path / 'page.md'
-    page.write_text((ROOT / 'docs/pretraining.md').read_text(encoding='utf-8'))
+    page.write_text((ROOT / 'docs/studies/pretraining.md').read_text(encoding='utf-8'))
     study = replace(
         STUDY, out=tmp_path, page=page, records=tmp_path / 'r.json', picture=tmp_path / 'p.png'
     )

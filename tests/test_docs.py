@@ -73,27 +73,23 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(linked), target
 
 
-def find_missing(line):
-    """Yield what a line of code names and the repository does not have."""
-    folders = '|'.join(p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] not in '._')
-    for path in re.findall(rf'(?<![\w./:])(?:{folders})/[\w./-]+', line):
-        if not path.startswith(('data/', 'work_dirs/')) and 'NAME' not in path:
-            yield from [] if (ROOT / path).exists() else [path]
-    for name in re.findall(r'xcit_mm::([\w/]+\.py)', line):
-        yield from [] if 'NAME' in name or (ROOT / 'configs' / name).is_file() else [name]
-    for name in re.findall(r'python -m ([\w.]+)', line):
-        yield from [] if name.endswith('.NAME') or importlib.util.find_spec(name) else [name]
-    for target in re.findall(r'\bmake ([a-z-]+)', line.partition('#')[0]):
-        yield from [] if re.search(rf'^{target}:', read('Makefile'), re.MULTILINE) else [target]
-    for name in re.findall(r'xcit://([\w/]+)', line):
-        if name != 'NAME':
-            resolve_short_name(name)  # raises if there is no such file
+FOLDERS = '|'.join(p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] not in '._')
+# What code names, and how to tell that it exists.
+NAMES = (
+    (rf'(?<![\w./:])(?!data/|work_dirs/)(?:{FOLDERS})/[\w./-]+', lambda p: (ROOT / p).exists()),
+    (r'xcit_mm::([\w/]+\.py)', lambda name: (ROOT / 'configs' / name).is_file()),
+    (r'xcit://([\w/]+)', resolve_short_name),
+    (r'python -m ([\w.]+)', importlib.util.find_spec),
+    (r'^[^#]*\bmake ([a-z-]+)', lambda target: f'\n{target}:' in read('Makefile')),
+)
 
 
 @each_page
 def test_paths_configs_modules_targets_and_weights_exist(page):
     for line in [*block_lines(page), *inline_code(page)]:
-        assert not list(find_missing(line)), line
+        for pattern, exists in NAMES:
+            for name in re.findall(pattern, line):
+                assert 'NAME' in name or exists(name), line
 
 
 # Commands and their options

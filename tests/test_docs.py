@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from dev import deploy_benchmark, other_models, pretraining_study, real_data
-from dev.benchmark.report import write_page
+from dev import deploy_benchmark, other_models, real_data
+from dev.benchmark import report
 from dev.torch_matrix import ROWS
 from xcit_mm import starter
 from xcit_mm.models import VARIANTS
 from xcit_mm.models.variants import PATCH_SIZES
-from xcit_mm.tables import format_table
 from xcit_mm.weights import published, resolve_short_name
 from xcit_mm_cli import COMMANDS, main, parse_args
 
@@ -176,31 +175,17 @@ def test_no_message_says_that_pip_finds_this_package(package):
 # Tables that scripts write
 
 
-def test_the_benchmark_page_is_what_its_numbers_give(tmp_path):
-    write_page(tmp_path, json.loads(read('docs/studies/benchmark.json')))
-    assert (tmp_path / 'benchmark.md').read_text() == read('docs/studies/benchmark.md')
+def between_marks(name, text):
+    return f'<!-- {name} -->\n{text}\n<!-- end of {name} -->'
 
 
-@pytest.mark.parametrize('module', [real_data, pretraining_study])
-def test_tables_of_studies_are_what_their_records_give(module):
-    study = module.STUDY
-    page, records = read(study.page), json.loads(read(study.records))
-    tables = [study.headline_rows(task, records) for task in study.tasks]
-    if module is real_data:
-        tables += [module.class_rows(task, records) for task in study.tasks]
-    else:
-        tables.append(module.dino_rows(records))
-    for rows in tables:
-        assert format_table(rows, 'markdown') in page
-
-
-def test_the_tables_of_exported_models_are_what_was_measured():
+def test_generated_pages_and_tables_are_what_the_scripts_give():
+    """Those of the zoo and of studies that train are compared where these are tested."""
+    numbers = json.loads(read('docs/studies/benchmark.json'))
+    assert read('docs/studies/benchmark.md') == report.page_text(numbers)
     text = deploy_benchmark.page_text(json.loads(read('docs/studies/deploy.json')))
-    assert f'<!-- precision -->\n{text}' in read('docs/studies/deploy.md')
-
-
-def test_the_page_on_other_models_lists_those_that_were_tried():
-    text = f'{other_models.START}{other_models.table()}\n{other_models.END}'
+    assert between_marks('precision', text) in read('docs/studies/deploy.md')
+    text = between_marks(other_models.MARKS, other_models.table())
     assert text in read('docs/backbone.md')
 
 

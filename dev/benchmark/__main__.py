@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from xcit_mm_cli.common import explain_errors
+
 from . import jobs
 from .report import run_benchmark
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs.DEVICE = args.device
     folder = 'docs/studies' if args.device == 'cpu' else 'work_dirs/benchmark_cuda'
     args.out_dir = args.out_dir or Path(folder)
-    return min(run_benchmark(args.out_dir, args.quick), 1)
+    return explain_errors(lambda args: min(run_benchmark(args.out_dir, args.quick), 1), args)
 
 
 if __name__ == '__main__':

@@ -51,7 +51,7 @@ def test_operator_in_use_gives_what_compiled_mmcv_gave(name, stored):
 
 
 def test_every_case_is_stored(stored):
-    assert {key.partition(':')[0] for key in stored} == set(CASES)
+    assert {key.partition(':')[0] for key in stored} >= set(CASES)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
 
 
 def _read(checkpoint: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights, and the settings of the config that a run saved with them."""
+    """Return the weights, and the settings of the config that a run saved with them."""
     if '://' in checkpoint:
         return read_weights(checkpoint), {}
     path = Path(checkpoint).expanduser()

@@ -63,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
                         help='the page; JSON goes next to it (default: %(default)s)')  # fmt: skip
     parser.add_argument('--threads', type=int, default=2, help='of both runtimes (default: 2)')
     parser.add_argument('--quick', action='store_true',
-                        help='a segmentor after a few iterations of training, and no page')  # fmt: skip
+                        help='a segmentor that was hardly trained, and no page')  # fmt: skip
     return parser.parse_args(argv)
 
 

@@ -16,7 +16,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
-from dev.other_models import BASES, CHANGES, MARKS, PAGE, batch_for, load, table, try_model
+from dev.other_models import BASES, CHANGES, batch_for, load, try_model
 from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
 from xcit_mm.compat import revert_sync_bn
@@ -71,11 +71,6 @@ def test_mmdets_script_counts_operations(small_data, tmp_path, monkeypatch, caps
     text = capsys.readouterr().out
     assert f'Params: {count / 1e3:.3f}K' in text
     assert re.search(r'Flops: [\d.]+[MG]', text)
-
-
-def test_the_page_on_backbones_lists_the_models_that_were_tried():
-    marked = f'<!-- {MARKS} -->\n{table()}\n<!-- end of {MARKS} -->'
-    assert marked in PAGE.read_text(encoding='utf-8')
 
 
 @pytest.mark.parametrize('name', ['RetinaNet', 'FCOS', 'RTMDet', 'YOLOX'])

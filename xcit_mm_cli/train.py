@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mmengine.logging import print_log
+    from mmengine.runner import find_latest_checkpoint
 
     from xcit_mm.datasets.present import check_datasets
 
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare_run(cfg, args)
     choose_start(cfg, args.resume)
-    keep_seed(cfg)
+    if cfg.get('resume'):
+        check_checkpoint(cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir))
     runner = build_runner(cfg, args.config)
     if not cfg.get('resume') and (Path(cfg.work_dir) / 'last_checkpoint').is_file():
         print_log(
@@ -134,34 +136,9 @@ def choose_start(cfg: Config, resume: str | None) -> None:
         cfg.resume, cfg.load_from = True, None
 
 
-def keep_seed(cfg: Config) -> None:
-    """Give a resumed run the seed of the run that it continues.
-
-    mmengine also takes it from the checkpoint, but only after it has built the samplers.
-    """
-    from mmengine.logging import print_log
-    from mmengine.runner import CheckpointLoader, find_latest_checkpoint
-
-    from .common import check_checkpoint
-
-    if not cfg.get('resume'):
-        return
-    path = cfg.get('load_from') or find_latest_checkpoint(cfg.work_dir)
-    check_checkpoint(path)
-    if path is None:
-        return
-    seed = CheckpointLoader.load_checkpoint(path, 'cpu').get('meta', {}).get('seed')
-    if not isinstance(seed, int):
-        return
-    other = cfg.get('randomness', {}).get('seed')
-    if other not in (None, seed):
-        print_log(f'{path} has the seed {seed}; the seed {other} is not used.', 'current', WARNING)
-    cfg.merge_from_dict({'randomness.seed': seed})
-
-
 def train(runner: Runner) -> None:
     """Train; raise a UserError for what a user can fix."""
-    from xcit_mm.engine import ProgressBarHook, what_resume_takes
+    from xcit_mm.engine import ProgressBarHook, describe_resume_point
     from xcit_mm.errors import UserError
     from xcit_mm.weights import DownloadError
 
@@ -174,7 +151,7 @@ def train(runner: Runner) -> None:
             raise
         raise UserError(
             f'{error.filename or "A file"} could not be written: {error.strerror}. '
-            f'{what_resume_takes(runner.work_dir)} Free some space first; '
+            f'{describe_resume_point(runner.work_dir)} Free some space first; '
             'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
         ) from None
     except DownloadError as error:
@@ -184,7 +161,7 @@ def train(runner: Runner) -> None:
             '"xcit-mm init" with --scratch writes a config with a schedule for that.'
         ) from None
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(what_resume_takes(runner.work_dir)) from None
+        raise KeyboardInterrupt(describe_resume_point(runner.work_dir)) from None
     finally:
         for hook in runner.hooks:
             if isinstance(hook, ProgressBarHook):

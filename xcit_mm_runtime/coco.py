@@ -1,4 +1,4 @@
-"""Detections in COCO's layout."""
+"""Reads annotations and writes detections in COCO's layout."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,37 @@ OWN_IDS = (
     'annotation file. Categories have the ids of the data of the model, where known, else numbers '
     'from 1.'
 )
+
+
+def read_coco(path: str | Path) -> dict[str, Any]:
+    """Read an annotation file in COCO's layout.
+
+    Args:
+        path (str or Path): The file.
+
+    Returns:
+        dict: ``images``, ``categories`` and ``annotations`` are lists of dicts, which may lack
+        keys. Files of test images have no annotations: an empty list.
+
+    Raises:
+        ValueError: If it cannot be read, or has another layout; the message does not name it.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f'{type(error).__name__}: {error}') from None
+    if not isinstance(content, dict):
+        raise ValueError('not a dict of images, categories and annotations')
+    content.setdefault('annotations', [])
+    for part in ('images', 'categories', 'annotations'):
+        entries = content.get(part)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError(f'{part} is not a list of entries')
+        for entry in entries:
+            ids = [entry[key] for key in ('id', 'image_id', 'category_id') if key in entry]
+            if not all(isinstance(value, (int, str)) for value in ids):
+                raise ValueError(f'an id of {part} is neither a number nor text: {ids}')
+    return content
 
 
 def categories(classes: Sequence[str], ids: Sequence[int] | None) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
-from xcit_mm.datasets.bit_depth import warn_of_unused_bits
-from xcit_mm.datasets.find import find_coco, find_labels, looks_like_instances, split_content
+from xcit_mm.datasets.find import find_coco, find_labels
+from xcit_mm.datasets.find.labels import looks_like_instances
+from xcit_mm.datasets.images import warn_of_unused_bits
 from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.deploy.graph import Preprocess
 from xcit_mm.deploy.metadata import describe
@@ -456,10 +457,11 @@ def test_a_single_image_is_used_for_training_and_validation(tmp_path):
     assert data.splits['train'] == data.splits['val'] and data.splits['val'].total == 1
 
 
-def test_a_file_is_split_without_losing_objects(small_shapes):
-    path = small_shapes / 'coco/annotations/instances_train2017.json'
-    content = json.loads(path.read_text())
-    parts = split_content(content, 0.25, 0)
-    assert [len(part['images']) for part in parts.values()] == [6, 2]
-    objects = [one['id'] for part in parts.values() for one in part['annotations']]
-    assert sorted(objects) == [one['id'] for one in content['annotations']]
+def test_a_file_is_split_without_losing_objects(small_shapes, tmp_path):
+    write_coco(small_shapes, tmp_path / 'data')
+    whole = json.loads((tmp_path / 'data/result.json').read_text())
+    data = find_coco(tmp_path / 'data', tmp_path / 'new', val_fraction=0.25)
+    parts = [json.loads((tmp_path / f'new/{split}.json').read_text()) for split in data.splits]
+    assert [len(part['images']) for part in parts] == [6, 2]
+    objects = [one['id'] for part in parts for one in part['annotations']]
+    assert sorted(objects) == [one['id'] for one in whole['annotations']]

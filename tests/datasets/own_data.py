@@ -100,5 +100,5 @@ def write_labels(shapes, root, from_zero=True):
         for path in (root / 'labels' / split).iterdir():
             if from_zero:
                 labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-                cv2.imwrite(str(path), labels - 1)  # 0, unlabelled, becomes 255
+                cv2.imwrite(str(path), labels - 1)  # 0, unlabeled, becomes 255
     return Path(root)

@@ -1,4 +1,4 @@
-"""The built-in data set is correct, and mmdet and mmseg read it without special code."""
+"""The built-in dataset is correct, and mmdet and mmseg read it without special code."""
 
 import hashlib
 
@@ -9,6 +9,7 @@ from pycocotools.coco import COCO
 
 from xcit_mm.datasets.shapes import CLASSES, ensure_shapes, make_shapes
 from xcit_mm.datasets.shapes.draw import draw_scene
+from xcit_mm.errors import UserError
 from xcit_mm_cli.shapes import main
 
 
@@ -54,7 +55,7 @@ def test_the_coco_layout_is_valid(root):
     assert max(areas) > 5 * min(areas)
 
 
-def test_the_ade_layout_has_the_same_images_and_zero_as_unlabelled(root):
+def test_the_ade_layout_has_the_same_images_and_zero_as_unlabeled(root):
     names = sorted(p.name for p in (root / 'coco' / 'train2017').iterdir())
     labels = []
     for index, name in enumerate(names, 1):
@@ -94,8 +95,8 @@ def test_mmdet_and_mmseg_read_it(root):
     assert len(segmentation) == 10
 
 
-def test_colour_says_nothing_about_class(root):
-    """Mean colours of the classes differ less than the colours within a class."""
+def test_color_says_nothing_about_class(root):
+    """Mean colors of the classes differ less than the colors within a class."""
     coco = COCO(root / 'coco' / 'annotations' / 'instances_train2017.json')
     colors = {c: [] for c in range(1, 6)}
     for annotation in coco.anns.values():
@@ -126,15 +127,15 @@ def test_half_of_the_images_are_negatives():
 
 def test_nothing_is_overwritten_and_nothing_incomplete_is_used(tmp_path):
     root = make_shapes(tmp_path / 'x', train=2, val=1, size=64)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(UserError):
         make_shapes(root, train=2, val=1, size=64)
     assert ensure_shapes(root, train=2, val=1, size=64, seed=0) == root
-    with pytest.raises(FileExistsError, match='was made with'):
+    with pytest.raises(UserError, match='was made with'):
         ensure_shapes(root, train=3, val=1, size=64, seed=0)
-    with pytest.raises(FileExistsError, match='was made with'):
+    with pytest.raises(UserError, match='was made with'):
         ensure_shapes(root, train=2, val=1, size=64, seed=0, negatives=0.5)
     negatives = make_shapes(tmp_path / 'negatives', train=2, val=1, size=64, negatives=0.5)
-    with pytest.raises(FileExistsError, match='was made with'):
+    with pytest.raises(UserError, match='was made with'):
         ensure_shapes(negatives, train=2, val=1, size=64, seed=0)
     (tmp_path / 'y.unfinished').mkdir()
     (tmp_path / 'y.unfinished' / 'rubbish').touch()

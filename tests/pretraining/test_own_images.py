@@ -15,7 +15,7 @@ from mmengine.runner import load_checkpoint
 from tests.engine import runs
 from tests.tiny import ROOT, forget_runs, shrink
 from tests.weights.test_formats import to_released
-from xcit_mm.datasets.check import DataError
+from xcit_mm.datasets.problems import DataError
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import CenterImageCrop, LoadChannels, MultiCrop, read_channels

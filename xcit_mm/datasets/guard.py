@@ -13,16 +13,16 @@ from typing import Any
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import DATASETS
 
-from .check import DataError
 from .check.coco import STOPPING, check_coco
-from .check.empty import empty
-from .check.labels import Labels, contradiction, wrong_labels
+from .check.datasets import explain_empty
+from .check.labels import LabelRules, check_loaded_label, check_reduce_zero_label
+from .problems import DataError
 
 HINT = 'tools/check_dataset.py finds all such files.'
 
 
 def guarded(config: dict) -> dict:
-    """A config that mmengine builds with :func:`build_guarded`."""
+    """Return a config that mmengine builds with :func:`build_guarded`."""
     return dict(type=build_guarded, config=config)
 
 
@@ -46,15 +46,14 @@ def build_guarded(config: dict) -> Any:
     if isinstance(kind, type) and issubclass(kind, BaseDataset):
         config = {**config, 'type': guarded_class(kind)}
     dataset = DATASETS.build(config)
-    problem = contradiction(dataset, config.get('pipeline'))
-    if problem:
+    if problem := check_reduce_zero_label(dataset, config.get('pipeline')):
         raise DataError(str(problem))
     return dataset
 
 
 @functools.cache
 def guarded_class(kind: type) -> type:
-    """A subclass of a dataset's class, under the same name."""
+    """Return a subclass of a dataset's class, under the same name."""
     return type(kind.__name__, (GuardedDataset, kind), {})
 
 
@@ -63,14 +62,9 @@ class GuardedDataset(BaseDataset):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        labels = None
-        with contextlib.suppress(ImportError):
-            from mmseg.datasets import BaseSegDataset
-
-            if isinstance(self, BaseSegDataset):
-                labels = Labels.of(self)
+        rules = LabelRules.of(self) if hasattr(self, 'reduce_zero_label') else None
         pipeline: Any = self.pipeline  # type: ignore[has-type]
-        self.pipeline = GuardedPipeline(pipeline.transforms, labels)
+        self.pipeline = GuardedPipeline(pipeline.transforms, rules)
 
     def __reduce__(self) -> tuple:
         # The class is created at run time, so another process must create it again.
@@ -87,16 +81,16 @@ class GuardedDataset(BaseDataset):
             raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
 
     def filter_data(self) -> list[dict]:
-        """As in the dataset; mmengine fails without a reason if nothing is left."""
+        """Filter as the dataset does; mmengine fails without a reason if nothing is left."""
         kept = super().filter_data()
         if not kept:
-            raise DataError(str(empty(self, len(self.data_list))))
+            raise DataError(str(explain_empty(self, len(self.data_list))))
         return kept
 
     @property
     def COCOAPI(self) -> type:
         """The class with which mmdet's datasets read COCO's format, with checks."""
-        file, classes = self.ann_file, self.metainfo.get('classes')
+        file, classes = self.ann_file, self.metainfo.get('classes') or ()
 
         class Checked(super().COCOAPI):  # type: ignore[misc]
             def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -120,21 +114,21 @@ def _restore(kind: type, state: dict) -> Any:
 
 
 class GuardedPipeline(Compose):
-    """A pipeline whose errors name the image.
+    """A pipeline whose errors name the image. It checks the labels of each file once.
 
     Args:
         transforms (list): The built transforms of another pipeline.
-        labels (Labels, optional): What a segmentor's labels may be.
+        rules (LabelRules, optional): What a segmentor's labels may be.
     """
 
-    def __init__(self, transforms: list, labels: Labels | None = None) -> None:
+    def __init__(self, transforms: list, rules: LabelRules | None = None) -> None:
         super().__init__(transforms)
-        self.labels = labels
+        self.rules = rules
+        self.checked: set[str] = set()
 
     def __call__(self, data: dict) -> dict | None:
         names = [data[key] for key in ('img_path', 'seg_map_path') if data.get(key)]
         for transform in self.transforms:
-            unlabeled = 'gt_seg_map' not in data
             try:
                 data = transform(data)
             except Exception as error:  # a decoder may raise anything on a damaged file
@@ -144,14 +138,14 @@ class GuardedPipeline(Compose):
                 ) from error
             if data is None:
                 return None
-            if self.labels and unlabeled and 'gt_seg_map' in data:
-                check_loaded_labels(data, self.labels)
+            if self.rules and 'gt_seg_map' in data:
+                self._check_labels(data, self.rules)
         return data
 
-
-def check_loaded_labels(data: dict, allowed: Labels) -> None:
-    """Raise if the labels in a pipeline's data are not allowed."""
-    path, size = data['seg_map_path'], data['ori_shape'][:2]
-    problem = wrong_labels(data['gt_seg_map'], path, allowed, size)
-    if problem:
-        raise DataError(f'{problem}. {HINT}')
+    def _check_labels(self, data: dict, rules: LabelRules) -> None:
+        path = data.get('seg_map_path', '')
+        if path in self.checked:
+            return
+        if problem := check_loaded_label(data['gt_seg_map'], path, rules, data['ori_shape'][:2]):
+            raise DataError(f'{problem}. {HINT}')
+        self.checked.add(path)

@@ -51,7 +51,7 @@ class ComparisonHook(Hook):
         for sample in outputs or ():
             image = read_image(sample.img_path, self.bit_depth)
             picture = draw_comparison(image, sample.cpu(), dataset.metainfo)
-            name = Path(_below(sample.img_path, getattr(dataset, 'data_prefix', {})))
+            name = _relative_to_data(sample.img_path, getattr(dataset, 'data_prefix', {}))
             if self.out_dir:
                 write_png(Path(self.out_dir) / name.with_suffix('.png'), picture)
             if self.show:
@@ -59,16 +59,13 @@ class ComparisonHook(Hook):
                 runner.visualizer.show(rgb, win_name=name.name, wait_time=self.wait_time)
 
 
-def _below(path: str, prefixes: dict[str, str]) -> str:
-    """A path relative to the folder of the images; its name if it is in none of the folders."""
-    for prefix in prefixes.values():
-        try:
-            inside = os.path.relpath(path, prefix)
-        except ValueError:  # on another drive of Windows
-            continue
-        if not inside.startswith(os.pardir):
-            return inside
-    return os.path.basename(path)
+def _relative_to_data(path: str, prefixes: dict[str, str]) -> Path:
+    """Return a path relative to the folder of the images; its name if it is in none of them."""
+    full = Path(os.path.abspath(path))
+    for folder in map(os.path.abspath, prefixes.values()):
+        if full.is_relative_to(folder):
+            return full.relative_to(folder)
+    return Path(full.name)
 
 
 def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) -> np.ndarray:

@@ -1,11 +1,10 @@
-"""What the commands leave out of the console; the log file has every line of the log."""
+"""Keeps noise and details off the console; the log file has every line of the log."""
 
 import contextlib
 import logging
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 # What mmengine, mmdet and mmseg say about their own code. A user cannot do anything about it.
 NOISE = (
@@ -42,33 +41,25 @@ def without_noise(logger: logging.Logger) -> Iterator[None]:
 def hide_noise(logger: logging.Logger) -> None:
     """Hide :data:`NOISE` on the console of a logger."""
     for handler in console_handlers(logger):
-        handler.addFilter(is_no_noise)
+        handler.addFilter(is_not_noise)
 
 
 def console_handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """The handlers of a logger that write to the screen, not to a file."""
+    """Return the handlers of a logger that write to the screen, not to a file."""
     return [handler for handler in logger.handlers if type(handler) is logging.StreamHandler]
 
 
-def is_no_noise(record: logging.LogRecord) -> bool:
+def is_not_noise(record: logging.LogRecord) -> bool:
+    """Return whether a record is of interest to a user."""
     return not any(re.match(pattern, str(record.msg)) for pattern in NOISE)
 
 
 class StartFilter(logging.Filter):
-    """Hides the details of a run's start: records below WARNING that are not marked as wanted.
-
-    As a context manager, it stops hiding when the run ends, even if that never started.
-    """
+    """Hides the details of a run's start: records below WARNING that are not marked as wanted."""
 
     starting = True
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: Any) -> None:
-        self.starting = False
-
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to show a record."""
+        """Return whether to show a record."""
         is_wanted = getattr(record, 'wanted', False)
         return not self.starting or is_wanted or record.levelno >= logging.WARNING

@@ -11,7 +11,7 @@ from .sharding import local
 
 
 class GradientWatch:
-    """Notes the norm of each gradient as soon as backward has computed it.
+    """Records the norm of each gradient as soon as backward has computed it.
 
     Afterwards is too late: clipping spreads one infinite gradient to all parameters. The norms stay
     on their device, and nothing waits for them until :meth:`faulty_groups` reads them.
@@ -30,16 +30,16 @@ class GradientWatch:
         ]
         self.norms: dict[torch.Tensor, torch.Tensor] = {}
         self.handles = [
-            parameter.register_post_accumulate_grad_hook(self._note)
+            parameter.register_post_accumulate_grad_hook(self._record)
             for group in self.groups
             for parameter in group
         ]
 
-    def _note(self, parameter: torch.Tensor) -> None:
+    def _record(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self.norms[parameter] = torch.linalg.vector_norm(local(parameter.grad.detach()))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Start over before an iteration."""
         self.norms.clear()
 
@@ -49,7 +49,7 @@ class GradientWatch:
             handle.remove()
 
     def faulty_groups(self) -> list[dict]:
-        """Number, settings and parameters of each parameter group with a faulty gradient.
+        """Return number, settings and parameters of each parameter group with a faulty gradient.
 
         After several backward passes without a step, this covers what they have accumulated.
         """

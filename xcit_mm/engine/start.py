@@ -1,26 +1,28 @@
-"""What a person wants to know when a run starts."""
+"""Describes a run when it starts, in a few lines."""
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from mmengine.device import get_device
 from mmengine.dist import get_world_size
-from mmengine.runner import Runner, find_latest_checkpoint
-from mmengine.runner.base_loop import BaseLoop
+from mmengine.runner import find_latest_checkpoint
+
+from xcit_mm_runtime.text import join_some
 
 from ..configs import nested_dicts
 from ..version import __version__
 
-MAX_NAMES = 12
+if TYPE_CHECKING:
+    from .runner import GuardedRunner
 
 
-def describe_run(runner: Runner, log_file: str | None) -> str:
-    """What is known before the model is built: version, files, device and seed.
+def describe_run(runner: 'GuardedRunner', log_file: str | None) -> str:
+    """Describe what is known before the model is built: version, files and device.
 
     Args:
-        runner (Runner): The runner.
+        runner (GuardedRunner): The runner.
         log_file (str, optional): Where the log is.
     """
     processes = get_world_size()
@@ -30,24 +32,30 @@ def describe_run(runner: Runner, log_file: str | None) -> str:
         'work folder': _short(runner.work_dir),
         'log': f'{_short(log_file)} (has the details; --verbose shows them here)',
         'device': device,
-        'seed': runner.seed,
     }
     return _lay_out(f'xcit_mm {__version__}, PyTorch {torch.__version__}', rows)
 
 
-def describe_work(runner: Runner) -> str:
-    """What is known before the first iteration: model, weights, data and schedule.
+def describe_work(runner: 'GuardedRunner') -> str:
+    """Describe what is known before the first iteration: model, weights, data and schedule.
 
     Args:
-        runner (Runner): The runner, with its loops built and its weights loaded.
+        runner (GuardedRunner): The runner, with its loops built and its weights loaded.
     """
     rows = {'model': _model(runner), 'weights': _weights(runner), **dict(_data(runner))}
-    if isinstance(runner._train_loop, BaseLoop):
+    rows['seed'] = str(runner.seed)
+    if 'train' in runner.loops:
         rows['schedule'] = _schedule(runner)
     return _lay_out('Ready', rows)
 
 
-def _lay_out(title: str, rows: dict[str, Any]) -> str:
+def find_start(runner: 'GuardedRunner') -> str | None:
+    """Return the checkpoint that a run starts or resumes from, if any."""
+    latest = find_latest_checkpoint(runner.work_dir) if runner.cfg.get('resume') else None
+    return runner.cfg.get('load_from') or latest
+
+
+def _lay_out(title: str, rows: dict[str, str]) -> str:
     return '\n'.join([title, *(f'  {name:12}{value}' for name, value in rows.items())])
 
 
@@ -58,7 +66,7 @@ def _short(path: str | None) -> str:
     return path if inside.startswith('..') else inside
 
 
-def _model(runner: Runner) -> str:
+def _model(runner: 'GuardedRunner') -> str:
     model: Any = runner.model
     backbone = getattr(getattr(model, 'module', model), 'backbone', None)
     name = runner.model_name + (f' on {type(backbone).__name__}' if backbone is not None else '')
@@ -69,36 +77,31 @@ def _model(runner: Runner) -> str:
     return f'{text}, {frozen / 1e6:.1f} M of them frozen' if frozen else text
 
 
-def _weights(runner: Runner) -> str:
-    if runner._resume and runner.iter:
-        path = runner._load_from or find_latest_checkpoint(runner.work_dir)
+def _weights(runner: 'GuardedRunner') -> str:
+    path = find_start(runner)
+    if runner.cfg.get('resume') and runner.iter:
         return f'{_short(path)}, resumed after {runner.iter} iterations'
-    if runner._load_from:
-        return str(runner._load_from)
+    if path:
+        return path
     for node in nested_dicts(runner.cfg.get('model')):
         if node.get('type') == 'Pretrained' and 'checkpoint' in node:
             return f'{node["checkpoint"]} (part of the model; the rest is random)'
     return 'random'
 
 
-def _data(runner: Runner) -> Iterator[tuple[str, str]]:
+def _data(runner: 'GuardedRunner') -> Iterator[tuple[str, str]]:
     shown = None
-    for split in ('train', 'val', 'test'):
-        loop = getattr(runner, f'_{split}_loop')
-        if not isinstance(loop, BaseLoop):
-            continue
-        dataset = loop.dataloader.dataset
+    for split, loop in runner.loops.items():
+        dataset: Any = loop.dataloader.dataset
         classes = list(getattr(dataset, 'metainfo', {}).get('classes') or ())
         text = f'{len(dataset)} images'
         if classes and classes != shown:
-            names = ', '.join(map(str, classes[:MAX_NAMES]))
-            more = f' and {len(classes) - MAX_NAMES} more' if len(classes) > MAX_NAMES else ''
-            text += f', {len(classes)} classes: {names}{more}'
+            text += f', {len(classes)} classes: {join_some(classes, 12)}'
         shown = classes
         yield f'{split} data', text
 
 
-def _schedule(runner: Runner) -> str:
+def _schedule(runner: 'GuardedRunner') -> str:
     loader, processes = runner.train_dataloader, get_world_size()
     batch = loader.batch_size or getattr(loader.batch_sampler, 'batch_size', None)
     each = f' on each of {processes} processes' if processes > 1 else ''

@@ -1,6 +1,5 @@
 """The ids of images and categories in predictions: those of an annotation file, or our own."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,10 +52,10 @@ class AnnotationFile:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            content = json.loads(Path(path).read_bytes())
+            content = coco.read_coco(path)
             self.images = [(str(image['file_name']), image['id']) for image in content['images']]
             self.categories = [(each['name'], each['id']) for each in content['categories']]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             raise UserError(
                 f"--ann-file {path} is not an annotation file in COCO's layout, which has images "
                 'with "id" and "file_name", and categories with "id" and "name": '

@@ -1,19 +1,37 @@
-"""Layer-wise learning rates: the deeper a layer, the larger its steps (ELECTRA, BEiT, ViTDet)."""
+"""Optimizers: mixed precision only with CUDA, and a learning rate per layer."""
 
 from inspect import Parameter, signature
 from typing import Any
 
-from mmengine.optim import DefaultOptimWrapperConstructor
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIMIZERS
+import torch
+from mmengine.optim import AmpOptimWrapper, DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
 from torch import nn
 
 from ..models.trunk import XCiTTrunk
+
+
+@OPTIM_WRAPPERS.register_module(name='CudaAmpOptimWrapper')
+def cuda_amp_optim_wrapper(
+    loss_scale: str | float | dict = 'dynamic', dtype: str | None = None, **kwargs: Any
+) -> OptimWrapper:
+    """Build mmengine's ``AmpOptimWrapper`` with CUDA, its ``OptimWrapper`` without.
+
+    Args:
+        loss_scale (str, float or dict): As for ``AmpOptimWrapper``. Defaults to ``dynamic``.
+        dtype (str, optional): As for ``AmpOptimWrapper``. Defaults to None.
+        **kwargs: Arguments of ``OptimWrapper``.
+    """
+    if torch.cuda.is_available():
+        return AmpOptimWrapper(loss_scale=loss_scale, dtype=dtype, **kwargs)
+    return OptimWrapper(**kwargs)
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class XCiTLayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Multiplies the learning rate of depth i by ``layer_decay_rate ** (deepest - i)``.
 
+    The deeper a layer, the larger its steps, as in ELECTRA, BEiT and ViTDet.
     Depth 0 is the stem, depth i is layer i, and everything else (pyramid, neck, heads) is deepest
     and keeps the base rate. All options of mmengine's default constructor still work.
 

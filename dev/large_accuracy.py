@@ -64,7 +64,7 @@ def mean_iou(found: np.ndarray, truth: np.ndarray, classes: int) -> float:
 
 
 def work(args: argparse.Namespace) -> int:
-    from xcit_mm.inference import build_inferencer
+    from xcit_mm.inference import load_model
     from xcit_mm.large.segment import WholeSegmentation
     from xcit_mm.large.sliding import segment_windows
     from xcit_mm.large.whole import as_image
@@ -73,7 +73,7 @@ def work(args: argparse.Namespace) -> int:
     if not args.checkpoint.is_file():
         raise UserError(f'There is no {args.checkpoint}; "make demo" trains it.')
     cfg = load_config(CONFIG)
-    model = build_inferencer(cfg, cfg.default_scope, str(args.checkpoint), 'cpu').model
+    model = load_model(cfg, str(args.checkpoint), 'cpu')
     pixels, truth = draw_mosaic(args.scenes)
     image, classes = as_image(pixels), model.decode_head.out_channels
     rows: list[dict[str, Any]] = []

@@ -120,9 +120,9 @@ def load(args: argparse.Namespace) -> Any:
         cfg.model.backbone.init_cfg = None
         cfg.model.decode_head.num_classes = CLASSES
         return MODELS.build(cfg.model).eval()
-    from xcit_mm.inference import build_inferencer
+    from xcit_mm.inference import load_model
 
-    return build_inferencer(cfg, cfg.default_scope, args.checkpoint, 'cpu').model
+    return load_model(cfg, args.checkpoint, 'cpu')
 
 
 def folder_of(args: argparse.Namespace) -> Path:

@@ -260,8 +260,7 @@ def _predict(task: str) -> str:
     from xcit_mm.inference import load_predictor
 
     cfg = get_config(f'xcit_mm::{TASKS[task]}')
-    name = {'detection': 'mmdet', 'segmentation': 'mmseg'}[task]
-    predictor = load_predictor(cfg, name, None, 'cpu', allow_partial=True)
+    predictor = load_predictor(cfg, None, 'cpu', allow_partial=True)
     predictor(np.zeros((64, 64, 3), np.uint8))
     return 'predicts'
 

@@ -5,17 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
-
-from xcit_mm.compat import revert_sync_bn
 from xcit_mm.configs import bit_depth
-from xcit_mm.deploy.export import Options, export, report_path
+from xcit_mm.deploy.export import export, report_path
+from xcit_mm.deploy.metadata import Options
 from xcit_mm.deploy.support import check_packages, check_supported
 from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm.inference import build_inferencer, find_images, read_image
+from xcit_mm.inference.predictors import build_model, load_weights
 from xcit_mm_runtime import ImageError
-from xcit_mm_runtime.files import check_writable
+from xcit_mm_runtime.files import check_new, check_writable
+from xcit_mm_runtime.inputs import find_images, read_image
 
 from .arguments import CALIBRATION_IMAGES
 from .common import (
@@ -37,8 +35,7 @@ def output_path(args: argparse.Namespace) -> Path:
     out = Path(args.out or Path(args.config.split('::')[-1]).with_suffix(suffix).name)
     if out.suffix != suffix:
         raise UserError(f'--out {out} must end in {suffix} for --format {args.format}.')
-    if out.exists() and not args.force:
-        raise UserError(f'{out} already exists; --force overwrites it, --out writes elsewhere.')
+    check_new(out, args.force, '--out writes elsewhere')
     check_writable(out)
     return out
 
@@ -67,15 +64,6 @@ def read_images(inputs: list[str] | None, limit: int, depth: int | None) -> list
         raise UserError(f'{error}.') from None
 
 
-def check_config(cfg: Config, args: argparse.Namespace) -> None:
-    """Build the model without weights and raise if it cannot be exported."""
-    init_default_scope(cfg.default_scope)
-    revert_sync_bn(cfg)
-    with explaining_config(args.config, BUILD_ERRORS):
-        model = MODELS.build(cfg.model)
-    check_supported(model, args.format, args.backbone)
-
-
 @command('export')
 def main(args: argparse.Namespace) -> int:
     check_packages(args.format)
@@ -97,10 +85,8 @@ def main(args: argparse.Namespace) -> int:
     out, images = output_path(args), read_images(args.images, CHECKED, depth)
     calibration = read_images(args.calibration, CALIBRATION_IMAGES, depth) or None
     say('building the model')
-    check_config(cfg, args)
-    say('loading the weights')
     with explaining_config(args.config, BUILD_ERRORS):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, 'cpu', args.allow_partial)
+        model = build_model(cfg)
     options = Options(
         args.format,
         args.backbone,
@@ -110,14 +96,17 @@ def main(args: argparse.Namespace) -> int:
         args.opset,
         args.precision,
     )
+    check_supported(model, options)
+    say('loading the weights')
+    with explaining_config(args.config, BUILD_ERRORS):
+        load_weights(model, cfg, args.checkpoint, args.allow_partial)
     report = export(
         cfg,
-        inferencer.model,
+        model,
         out,
         options,
         name=Path(args.config.split('::')[-1]).stem,
         checkpoint=args.checkpoint,
-        stored_meta=inferencer.model.dataset_meta,
         images=images,
         calibration=calibration,
         say=say,

@@ -18,21 +18,23 @@ from xcit_mm.errors import BUILD_ERRORS, UserError
 from xcit_mm.inference import (
     TASKS,
     AnnotationFile,
-    Predictor,
-    ResultNames,
-    build_inferencer,
-    find_sources,
     infer,
     is_unfinished,
-    is_video,
-    left_out,
+    load_model,
     load_predictor,
-    results_path,
 )
 from xcit_mm.inference.ids import own_ids
 from xcit_mm.inference.processes import device_of, this_process
 from xcit_mm.inference.shards import EVERYTHING, Shard, delete_shards
-from xcit_mm_runtime.inputs import Source, to_network_depth
+from xcit_mm_runtime.inputs import (
+    MediaSource,
+    ResultNames,
+    find_sources,
+    is_video,
+    to_network_depth,
+    unsupported_files,
+)
+from xcit_mm_runtime.predict import Predictor, results_path
 
 from .arguments import SCORE_THR
 from .common import (
@@ -47,13 +49,15 @@ from .common import (
 from .merge import report
 
 
-def key_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]) -> str:
+def key_of(
+    settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[MediaSource]
+) -> str:
     """A hash of everything that affects the results: only the same command continues.
 
     Args:
         settings (dict): The config, or the metadata of an exported model.
         args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
     """
     files = [
         Path(name).expanduser() for name in (args.model or args.checkpoint, args.ann_file) if name
@@ -66,12 +70,12 @@ def key_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence
     return key.hexdigest()
 
 
-def check_output(results: Path, sources: Sequence[Source], args: argparse.Namespace) -> None:
+def check_output(results: Path, sources: Sequence[MediaSource], args: argparse.Namespace) -> None:
     """Raise if there are finished results; delete unfinished ones if the user wants to start over.
 
     Args:
         results (Path): Where predictions go.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
         args (Namespace): The arguments.
     """
     videos = [i for i, source in enumerate(sources) if is_video(source)]
@@ -95,12 +99,12 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
     out_dir.mkdir(parents=True, exist_ok=True)
 
 
-def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
+def check_shared(args: argparse.Namespace, sources: Sequence[MediaSource]) -> None:
     """Raise for what several processes cannot do together.
 
     Args:
         args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
     """
     if args.force:
         raise UserError(
@@ -149,11 +153,8 @@ def choose(args: argparse.Namespace) -> Chosen:
         # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
         threads = os.environ.get('OMP_NUM_THREADS', '')
         model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
-        if model.task not in TASKS.values():
-            raise UserError(
-                f'{args.model} is a backbone alone, which detects and segments nothing.'
-            )
-        return Chosen(model.task, model.info, lambda: model)
+        model.check_predicts()
+        return Chosen(model.task, model.metadata.to_dict(), lambda: model)
     cfg = load_config(args.config, args.cfg_options)
     scope = task_of(cfg)
     if scope not in TASKS:
@@ -163,7 +164,7 @@ def choose(args: argparse.Namespace) -> Chosen:
 
     def build() -> Predictor:
         with explaining_config(args.config, BUILD_ERRORS):
-            return load_predictor(cfg, scope, args.checkpoint, args.device, args.allow_partial)
+            return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
 
     return Chosen(TASKS[scope], cfg.to_dict(), build)
 
@@ -208,8 +209,7 @@ def infer_large(args: argparse.Namespace) -> int:
             f'{outputs[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
         )
     with explaining_config(args.config, BUILD_ERRORS):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
-    model = inferencer.model
+        model = load_model(cfg, args.checkpoint, args.device, args.allow_partial)
     scale = functools.partial(
         to_network_depth, channels=model.backbone.in_channels, bit_depth=bit_depth(cfg) or 16
     )
@@ -264,7 +264,7 @@ def main(args: argparse.Namespace) -> int:
     annotations = open_annotations(args, chosen.task)
     check_output(results, sources, args)
     if process.shard.index == 0:
-        for path in left_out(args.inputs):
+        for path in unsupported_files(args.inputs):
             print(f'left out, a file type that is not read from folders: {printable(path)}')
     key = key_of(chosen.settings, args, sources)
     score_thr = None if args.no_vis else args.score_thr

@@ -5,18 +5,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from xcit_mm.errors import UserError
-from xcit_mm.inference import merge, results_path
-from xcit_mm.inference.predictions import RESULTS
-from xcit_mm.inference.shards import FOLDER, Job, Records, delete_shards
+from xcit_mm.inference import merge
+from xcit_mm.inference.shards import FOLDER, InferenceJob, Records, delete_shards
+from xcit_mm_runtime.coco import RESULTS
+from xcit_mm_runtime.predict import results_path
 
 from .common import command, printable
 
 
-def report(job: Job, out_dir: Path, skipped: Iterable[tuple[str, str]], done: int) -> None:
+def report(job: InferenceJob, out_dir: Path, skipped: Iterable[tuple[str, str]], done: int) -> None:
     """Say what an inference has skipped, and where its results are.
 
     Args:
-        job (Job): The inference.
+        job (InferenceJob): The inference.
         out_dir (Path): The folder for results.
         skipped (Iterable[tuple[str, str]]): Files that could not be used, with the reason.
         done (int): How many inputs could be used.

@@ -14,13 +14,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from xcit_mm.errors import UserError, is_out_of_memory
-from xcit_mm.inference import ResultNames, find_images, left_out, read_image
 from xcit_mm.visualization.layers import spread
 from xcit_mm.visualization.load import Subject, load_subject
 from xcit_mm.visualization.observe import Observer, draw, observe
 from xcit_mm.visualization.pictures import PICTURES, make_picture, unavailable
 from xcit_mm_runtime import ImageError
 from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.inputs import ResultNames, find_images, read_image, unsupported_files
 from xcit_mm_runtime.preprocess import resize_image
 
 from .arguments import DEFAULT_LAYERS
@@ -131,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
     depth = len(subject.backbone.layers)
     layers = choose_layers(depth, args.layers)
     files = plan_files(args, images, names)
-    for other in left_out(args.inputs):
+    for other in unsupported_files(args.inputs):
         print(f'left out, a file type that is not read from folders: {other}')
     skipped: dict[Path, str] = {}
     columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())

@@ -114,28 +114,28 @@ def side_by_side(pictures: Mapping[str, np.ndarray]) -> np.ndarray:
     size = max(map(_font_size, pictures.values()))
     columns = []
     for title, picture in pictures.items():
-        ink = _ink(title, size)
-        shape = len(ink) + height, max(picture.shape[1], ink.shape[1]) + size // 2, 3
+        mask = _text_mask(title, size)
+        shape = len(mask) + height, max(picture.shape[1], mask.shape[1]) + size // 2, 3
         column = np.full(shape, 255, np.uint8)
-        _write(column, ink, 0, 0, WHITE, BLACK)
-        column[len(ink) : len(ink) + len(picture), : picture.shape[1]] = picture
+        _write(column, mask, 0, 0, WHITE, BLACK)
+        column[len(mask) : len(mask) + len(picture), : picture.shape[1]] = picture
         columns.append(column)
     return np.concatenate(columns, axis=1)
 
 
 def colors(count: int, palette: Sequence[Sequence[int]] | None = None) -> list[Color]:
-    """One BGR color per class: that of the palette, else a fixed one that is easy to tell apart.
+    """Return one BGR color per class: the palette's, else a fixed one that is easy to tell apart.
 
     Args:
         count (int): Number of classes.
         palette (Sequence, optional): RGB colors of the first classes.
     """
     given = [(int(blue), int(green), int(red)) for red, green, blue in palette or ()]
-    return given + [_made_up(i) for i in range(len(given), count)]
+    return given + [_generated_color(i) for i in range(len(given), count)]
 
 
-def _made_up(i: int) -> Color:
-    """Hues a golden angle apart never meet; brightness and saturation change every few of them."""
+def _generated_color(i: int) -> Color:
+    """Return a color whose hue is a golden angle from the one before: no two hues are equal."""
     value = (1.0, 0.7, 0.85)[i // 7 % 3]
     saturation = (0.85, 0.5)[i // 21 % 2]
     red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1, saturation, value)
@@ -143,7 +143,7 @@ def _made_up(i: int) -> Color:
 
 
 def drawable(classes: Sequence[str], label: int) -> str:
-    """A name that Pillow's own font has: without accents, and with ? for what is not Latin.
+    """Return a name in letters of Pillow's own font: without accents, ? for what is not Latin.
 
     Args:
         classes (Sequence[str]): The names.
@@ -172,12 +172,12 @@ def _blend(picture: np.ndarray, mask: np.ndarray, color: Color, thickness: int) 
 
 def _tag(picture: np.ndarray, text: str, box: np.ndarray, color: Color) -> None:
     """Write above the top left corner of a box, or inside it at the edge of the image."""
-    ink = _ink(text, _font_size(picture))
-    height, width = ink.shape
+    mask = _text_mask(text, _font_size(picture))
+    height, width = mask.shape
     y = box[1] - height if box[1] >= height else box[1]
     x = min(max(box[0], 0), max(picture.shape[1] - width, 0))
     y = min(max(y, 0), max(picture.shape[0] - height, 0))
-    _write(picture, ink, x, y, color, _readable_on(color))
+    _write(picture, mask, x, y, color, _readable_on(color))
 
 
 def _with_legend(
@@ -192,7 +192,7 @@ def _with_legend(
             the widest of them and is as high as the picture.
     """
     size, height = _font_size(picture), len(picture)
-    row = _ink('', size).shape[0]
+    row = _text_mask('', size).shape[0]
     if all_names is None:
         # More rows than the picture has room for rather than many columns.
         rows = max(height // row, min(len(entries), 20))
@@ -204,7 +204,7 @@ def _with_legend(
         if len(entries) > rows:
             entries = [*entries[: rows - 1], (f'{len(entries) - rows + 1} more', WHITE)]
     columns = [entries[i : i + rows] for i in range(0, len(entries), rows)] or [[]]
-    width = 2 * row + max((_ink(name, size).shape[1] for name in names), default=0)
+    width = 2 * row + max((_text_mask(name, size).shape[1] for name in names), default=0)
     canvas = np.full((height, picture.shape[1] + width * len(columns), 3), 255, np.uint8)
     canvas[: len(picture), : picture.shape[1]] = picture
     margin = max(1, row // 6)
@@ -212,7 +212,7 @@ def _with_legend(
         x, y = picture.shape[1] + i // rows * width, i % rows * row
         swatch = (x + margin, y + margin), (x + row, y + row - margin)
         cv2.rectangle(canvas, *swatch, color, cv2.FILLED)
-        _write(canvas, _ink(name, size), x + row + margin, y, WHITE, BLACK)
+        _write(canvas, _text_mask(name, size), x + row + margin, y, WHITE, BLACK)
     return canvas
 
 
@@ -221,8 +221,8 @@ def _font_size(picture: np.ndarray) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ink(text: str, size: int) -> np.ndarray:
-    """The coverage of each pixel by a line of text, 0...255; all lines of a size are as high."""
+def _text_mask(text: str, size: int) -> np.ndarray:
+    """Return how much text covers each pixel, 0...255; all lines of a size are as high."""
     font = _font(size)
     ascent, descent = font.getmetrics()
     width = round(font.getlength(text)) + size // 2
@@ -237,11 +237,11 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def _write(
-    picture: np.ndarray, ink: np.ndarray, x: int, y: int, ground: Color, text: Color
+    picture: np.ndarray, mask: np.ndarray, x: int, y: int, ground: Color, text: Color
 ) -> None:
     """Put text on a rectangle of one color, cut off at the edges of the picture."""
-    part = picture[y : y + ink.shape[0], x : x + ink.shape[1]]
-    cover = ink[: part.shape[0], : part.shape[1], None] / 255
+    part = picture[y : y + mask.shape[0], x : x + mask.shape[1]]
+    cover = mask[: part.shape[0], : part.shape[1], None] / 255
     part[:] = np.rint(np.array(ground) * (1 - cover) + np.array(text) * cover)
 
 

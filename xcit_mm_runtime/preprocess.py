@@ -8,7 +8,7 @@ import numpy as np
 
 
 def resized_size(size: tuple[int, int], resize: Mapping[str, Any] | None) -> tuple[int, int]:
-    """The width and height of an image after resizing.
+    """Return the width and height of an image after resizing.
 
     Args:
         size (tuple[int, int]): Width and height before.
@@ -46,25 +46,25 @@ def resize_image(image: np.ndarray, resize: Mapping[str, Any] | None) -> np.ndar
 
 
 def to_planes(
-    image: np.ndarray,
+    images: np.ndarray,
     channel_order: str,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     dtype: str,
 ) -> np.ndarray:
-    """An image as the graph takes it, (1, C, H, W).
+    """Return images as the graph takes them, (B, C, H, W).
 
     Args:
-        image (np.ndarray): uint8 (H, W, C), BGR.
+        images (np.ndarray): uint8 (B, H, W, C), BGR.
         channel_order (str): ``rgb`` or ``bgr``, that of the graph. Of images with another number
             of channels, the order stays.
         mean (Sequence[float], optional): Subtracted from the channels, in the graph's order.
         std (Sequence[float], optional): What they are then divided by.
         dtype (str): ``uint8`` or ``float32``.
     """
-    ordered = image[..., ::-1] if channel_order == 'rgb' and image.shape[2] == 3 else image
-    planes = np.ascontiguousarray(ordered.transpose(2, 0, 1), dtype=dtype)
+    ordered = images[..., ::-1] if channel_order == 'rgb' and images.shape[3] == 3 else images
+    planes = np.ascontiguousarray(ordered.transpose(0, 3, 1, 2), dtype=dtype)
     if mean is not None and std is not None:
         planes -= np.array(mean, np.float32)[:, None, None]
         planes /= np.array(std, np.float32)[:, None, None]
-    return planes[None]
+    return planes

@@ -1,4 +1,4 @@
-"""What a model predicts for one image, in numpy arrays and in pixels of that image."""
+"""Predictions for one image, in numpy arrays and in pixels of that image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Detections:
         return [class_name(self.classes, int(label)) for label in self.labels]
 
     def draw(self, image: np.ndarray, score_thr: float = 0.3) -> np.ndarray:
-        """A picture of them, as large as the image; see :func:`.draw.draw_detections`.
+        """Return a picture of them, as large as the image; see :func:`.draw.draw_detections`.
 
         Args:
             image (np.ndarray): BGR, the one that was predicted on.
@@ -59,7 +59,7 @@ class Segmentation:
     palette: Sequence[Sequence[int]] | None = None
 
     def draw(self, image: np.ndarray, fixed_size: bool = False) -> np.ndarray:
-        """A picture of it with a strip that names the classes; see :func:`.draw.draw_segmentation`.
+        """Return a picture, with a strip of class names; see :func:`.draw.draw_segmentation`.
 
         Args:
             image (np.ndarray): BGR, the one that was predicted on.
@@ -72,7 +72,7 @@ class Segmentation:
 
 
 def label_type(classes: int) -> type[np.unsignedinteger]:
-    """The smallest type for the labels of this many classes.
+    """Return the smallest type for the labels of this many classes.
 
     Args:
         classes (int): How many.
@@ -81,7 +81,7 @@ def label_type(classes: int) -> type[np.unsignedinteger]:
 
 
 def class_name(classes: Sequence[str], label: int) -> str:
-    """The name of a class; a number if it has none.
+    """Return the name of a class; a number if it has none.
 
     Args:
         classes (Sequence[str]): The names.

@@ -15,10 +15,10 @@ from mmseg.datasets import ADE20KDataset
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.inference import run, shards, videos
+from xcit_mm.inference import shards, videos
 from xcit_mm.inference.predictors import class_info
 from xcit_mm_cli import infer, test
-from xcit_mm_runtime import inputs
+from xcit_mm_runtime import inputs, predict
 from xcit_mm_runtime.__main__ import main as xcit_mm_runtime_main
 from xcit_mm_runtime.draw import SEGMENTATION_OPACITY, colors
 
@@ -208,7 +208,7 @@ def test_an_interrupted_run_continues_without_force(head, call, tmp_path, monkey
             signal.raise_signal(signal.SIGINT)
         return inputs.read_image(path, *settings)
 
-    monkeypatch.setattr(run, 'read_image', read_image)
+    monkeypatch.setattr(predict, 'read_image', read_image)
     assert call(head) == 130
     error = capfd.readouterr().err
     assert error.splitlines()[-1].startswith('Interrupted. 1 of 3 inputs are done; the same comm')
@@ -266,17 +266,18 @@ def test_a_camera_that_is_not_there_is_skipped(call, capfd):
 
 
 def test_ctrl_c_ends_the_video_of_a_camera(trained, call, images, tmp_path, monkeypatch):
-    write_video(tmp_path / 'clip.mp4', images)
+    clip, open_video, read_frames = tmp_path / 'clip.mp4', cv2.VideoCapture, videos.read_frames
+    write_video(clip, images)
 
-    def frames():
-        for i, frame in enumerate(mmcv.VideoReader(str(tmp_path / 'clip.mp4'))):
+    def frames(video):
+        for i, frame in enumerate(read_frames(video)):
             if i == 3:
                 signal.raise_signal(signal.SIGINT)
             yield frame
 
     # No camera here: a video stands in for it.
-    camera = videos.Video(frames(), None, 10.0, (97, 65))
-    monkeypatch.setattr(run, 'open_video', lambda source: camera)
+    monkeypatch.setattr(cv2, 'VideoCapture', lambda source: open_video(source or str(clip)))
+    monkeypatch.setattr(videos, 'read_frames', frames)
     assert call('sem_fpn', inputs=('0',)) == 0
     assert len(mmcv.VideoReader(str(tmp_path / 'out' / 'vis' / 'camera_0.mp4'))) == 3
 

@@ -127,7 +127,7 @@ def test_a_backbone_gives_its_levels(image, tmp_path):
     model = xcit_mm_runtime.load(path)
     (level,) = model.features(image)
     assert level.shape == (5, 96, 136)
-    with pytest.raises(ModelError, match='a backbone alone'):
+    with pytest.raises(ModelError, match='contains only a backbone'):
         model(image)
 
 
@@ -162,6 +162,7 @@ def test_files_that_are_no_exported_models_are_refused_in_a_sentence(tmp_path, m
         'other': metadata('poetry', CLASSES),
         'wrong': metadata('detection', CLASSES),
         'bytes': metadata('segmentation', CLASSES) | {'input': {'dtype': 'int4'}},
+        'lacking': {k: v for k, v in metadata('segmentation', []).items() if k != 'resize'},
     }.items():
         model = onnx.load(good)
         onnx.helper.set_model_props(model, {'xcit_mm': json.dumps(info)})
@@ -175,9 +176,10 @@ def test_files_that_are_no_exported_models_are_refused_in_a_sentence(tmp_path, m
         'truncated.onnx': 'damaged or not an ONNX file',
         'foreign.onnx': 'xcit-mm export did not write',
         'newer.onnx': 'written by a newer version, in format 2',
-        'other.onnx': "lacks 'poetry'",
+        'other.onnx': 'does not have the inputs and outputs',
         'wrong.onnx': 'does not have the inputs and outputs',
-        'bytes.onnx': 'lacks',
+        'bytes.onnx': 'does not have the inputs and outputs',
+        'lacking.onnx': "damaged .*'resize'",
         'garbled.onnx': 'is damaged',
     }.items():
         with pytest.raises(ModelError, match=message) as caught:
@@ -204,7 +206,7 @@ def test_the_command_runs_without_torch(image, tmp_path):
         words = [model, tmp_path / 'images', '--out-dir', out]
         run = without_torch(COMMAND, *words)
         assert run.returncode == 1, run.stderr
-        assert 'b.jpg is not an image' in run.stdout and '1 of 2 images' in run.stdout
+        assert f'skipped, cannot be read: {tmp_path}/images/b.jpg\n1 of 2 images' in run.stdout
         found = xcit_mm_runtime.load(model)(image)
         picture = cv2.imread(str(out / 'vis' / 'a.png'))
         assert (picture == found.draw(image)).all()
@@ -232,6 +234,17 @@ def test_nothing_heavy_is_imported():
     heavy = ('torch', 'PIL', 'onnxruntime')
     run = without_torch(f'import xcit_mm_runtime; print([m for m in {heavy} if m in sys.modules])')
     assert run.stdout.strip() == '[]', run.stderr
+
+
+def test_the_old_name_works_with_one_warning():
+    code = 'from xcit_mm_deploy import load, rle; from xcit_mm_deploy.errors import ModelError\n'
+    code += 'import xcit_mm_runtime; print(ModelError is xcit_mm_runtime.ModelError)'
+    imported = without_torch(code)
+    assert imported.stdout == 'True\n' and imported.stderr.count('called xcit_mm_runtime') == 1
+    command = without_torch('import runpy; runpy.run_module("xcit_mm_deploy", alter_sys=True, '
+                            'run_name="__main__")', '--help')  # fmt: skip
+    assert command.stdout.startswith('usage: python -m xcit_mm_runtime'), command.stderr
+    assert command.stderr.count('called xcit_mm_runtime') == 1
 
 
 PACKAGES = ('numpy', 'onnxruntime', 'opencv-python-headless', 'pillow')

@@ -1,4 +1,4 @@
-"""Folds what inference does not need to compute: into the weights next to it, in float64.
+"""Folds what inference does not need to compute into the weights next to it, in float64.
 
 - BatchNorm into the convolution before it. The BatchNorm of local patch interaction stays: it comes
   before a convolution that pads with zeros, and the padding must not be shifted.
@@ -8,12 +8,14 @@
   multiply-adds, and merged 4 N d c: always fewer.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from mmcv.cnn import ConvModule
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..models import XCiT
 from ..models.fast.operators import is_batch_norm
@@ -29,7 +31,7 @@ def fold(model: nn.Module) -> None:
         model (nn.Module): In eval mode; use a copy of what is still needed.
     """
     for parent, conv, name in list(_conv_then_norm(model)):
-        _scale_outputs(conv, *_affine(parent.get_submodule(name)))
+        _fold_batch_norm(conv, parent.get_submodule(name))
         parent.set_submodule(name, nn.Identity())
     for module in model.modules():
         if isinstance(module, XCiTLayer):
@@ -55,7 +57,7 @@ def merge_laterals(backbone: XCiT, laterals: Sequence[nn.Module | None]) -> None
 
 
 def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, Convolution, str]]:
-    """Each BatchNorm that follows a convolution: its parent, the convolution and its name."""
+    """Yield each BatchNorm that follows a convolution: its parent, the convolution and its name."""
     for module in model.modules():
         pairs: list[tuple[nn.Module, str]]
         if isinstance(module, ConvNorm):
@@ -74,41 +76,26 @@ def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, Convolution, 
                 yield module, cast(Convolution, conv), name
 
 
-def _affine(norm: Any) -> tuple[Tensor, Tensor]:
-    """Factor and summand of a BatchNorm with fixed statistics, per channel, in float64."""
-    factor = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:
-        factor = factor * norm.weight.double()
-    summand = -norm.running_mean.double() * factor
-    return factor, summand if norm.bias is None else summand + norm.bias.double()
+@torch.no_grad()
+def _fold_batch_norm(conv: Any, norm: Any) -> None:
+    dtype = conv.weight.dtype
+    exact = copy.deepcopy(conv).double(), copy.deepcopy(norm).double()
+    fused: Any = fuse_conv_bn_eval(*exact, transpose=isinstance(conv, nn.ConvTranspose2d))
+    conv.weight, conv.bias = fused.to(dtype).weight, fused.bias
 
 
 @torch.no_grad()
-def _scale_outputs(conv: Convolution | nn.Linear, factor: Tensor, summand: Tensor) -> None:
-    """Let a layer compute ``factor · y + summand`` instead of y, for each of its outputs."""
-    weight = conv.weight.double()
-    if isinstance(conv, nn.ConvTranspose2d):  # (inputs, outputs of a group, ...)
-        grouped = weight.unflatten(0, (conv.groups, -1)).transpose(1, 2)
-        scaled = grouped * factor.view(conv.groups, -1, *[1] * (weight.ndim - 1))
-        weight = scaled.transpose(1, 2).flatten(0, 1)
-    else:
-        weight = weight * factor.view(-1, *[1] * (weight.ndim - 1))
-    bias = summand if conv.bias is None else conv.bias.double() * factor + summand
-    dtype = conv.weight.dtype
-    conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
-    conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
-
-
 def _fold_layer_scale(layer: XCiTLayer) -> None:
     """Scale the last linear map of each branch; ``gamma`` is one afterwards."""
     ends = (layer.xca.proj, layer.gamma1), (layer.lpi.conv2, layer.gamma3)
     for last, gamma in (*ends, (layer.ffn.fc2, layer.gamma2)):
-        _scale_outputs(last, gamma.detach().double(), torch.zeros_like(gamma).double())
+        for parameter in last.parameters():  # (outputs, ...)
+            parameter.mul_(gamma.view(-1, *[1] * (parameter.ndim - 1)))
         nn.init.ones_(gamma)
 
 
 def _is_pointwise(lateral: nn.Module | None) -> bool:
-    """Whether a module is a 1x1 convolution with, at most, an activation after it."""
+    """Return whether a module is a 1x1 convolution with, at most, an activation after it."""
     if not isinstance(lateral, ConvModule) or lateral.order[0] != 'conv':
         return False
     conv = lateral.conv
@@ -118,7 +105,7 @@ def _is_pointwise(lateral: nn.Module | None) -> bool:
 
 @torch.no_grad()
 def _merged(up: nn.ConvTranspose2d, lateral: nn.Conv2d) -> nn.ConvTranspose2d:
-    """A transposed convolution that computes ``lateral(up(x))``; both double the resolution."""
+    """Return a transposed convolution that computes ``lateral(up(x))``; it doubles the size."""
     matrix = lateral.weight[:, :, 0, 0].double()
     merged = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
     weight = torch.einsum('oc,ichw->iohw', matrix, up.weight.double())

@@ -25,7 +25,7 @@ from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_metric, format_table, metric_digits
 from xcit_mm_cli.common import explain_errors
-from xcit_mm_runtime.coco import annotations
+from xcit_mm_runtime.coco import record
 from xcit_mm_runtime.files import write_atomically
 
 # What is exported, and the options for it.
@@ -91,8 +91,9 @@ def detection_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, fl
     kinds = [{'id': i} for i in truth.getCatIds(catNms=model.classes)]
     found: list[dict[str, Any]] = []
     for number, image in truth.imgs.items():
-        objects = model(root / 'val2017' / image['file_name'])
-        found += annotations(cast(Any, objects), number, kinds)
+        path = root / 'val2017' / image['file_name']
+        size = (image['height'], image['width'])
+        found += record(cast(Any, model(path)), number, path, size, kinds)['annotations']
     result = {}
     for kind in ('bbox', 'segm'):
         # As in mmdet: the sizes of masks are not those of their boxes.

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import xcit_mm_runtime
-from xcit_mm_runtime.model import session_graph
 from dev.memory import reset_peak, status
+from xcit_mm_runtime.model import session_graph
 
 Step = Callable[[], Any]
 # Idle threads of ONNX Runtime wait actively for a while, and would slow down PyTorch.

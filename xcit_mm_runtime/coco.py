@@ -33,39 +33,39 @@ def categories(classes: Sequence[str], ids: Sequence[int] | None) -> list[dict[s
     return [{'id': i, 'name': name} for i, name in zip(numbers, classes, strict=True)]
 
 
-def image_entry(number: int, path: str | Path, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return COCO's entry of an image.
-
-    Args:
-        number (int): Its id.
-        path (str or Path): The file.
-        shape (tuple[int]): Its height and width.
-    """
-    return {'id': number, 'file_name': str(path), 'height': shape[0], 'width': shape[1]}
-
-
-def annotations(
-    found: Detections, image_id: int, kinds: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return COCO's annotations, with scores, of what was found in one image.
+def record(
+    found: Detections,
+    image_id: int,
+    path: str | Path,
+    shape: tuple[int, ...],
+    kinds: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return COCO's entry of an image, and the annotations, with scores, of what was found in it.
 
     Args:
         found (Detections): The predictions.
-        image_id (int): The image.
+        image_id (int): The id of the image.
+        path (str or Path): Its file.
+        shape (tuple[int]): Its height and width.
         kinds (Sequence[Mapping]): COCO's entry of each class.
+
+    Returns:
+        dict: ``image`` and ``annotations``.
     """
-    entries = []
+    annotations = []
     for i, (x1, y1, x2, y2) in enumerate(found.boxes.tolist()):
         entry: dict[str, Any] = {
             'image_id': image_id,
             'category_id': kinds[found.labels[i]]['id'],
             'bbox': [x1, y1, x2 - x1, y2 - y1],
-            'score': float(found.scores[i]),
         }
+        if found.scores is not None:
+            entry['score'] = float(found.scores[i])
         if found.masks is not None:
             entry['segmentation'] = rle.encode(found.masks[i])
-        entries.append(entry)
-    return entries
+        annotations.append(entry)
+    image = {'id': image_id, 'file_name': str(path), 'height': shape[0], 'width': shape[1]}
+    return {'image': image, 'annotations': annotations}
 
 
 def write_predictions(
@@ -81,8 +81,7 @@ def write_predictions(
         path (Path): The file.
         description (str): What the ids are.
         kinds (Sequence[Mapping]): COCO's entry of each class.
-        records (Iterable[Mapping]): ``image`` and ``annotations`` of each image; annotations are
-            numbered here.
+        records (Iterable[Mapping]): A :func:`record` of each image; annotations are numbered here.
         with_results (bool): Whether to write the files of :data:`RESULTS`, too, next to it: those
             for which something was found. Defaults to False.
     """

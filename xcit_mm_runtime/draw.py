@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .results import class_name
+from .results import Detections, Segmentation, class_name
 
 Color = tuple[int, int, int]
 # Labels without a class, where there are fewer classes.
@@ -26,65 +26,45 @@ MAX_NAME = 36
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
-def draw_detections(
-    image: np.ndarray,
-    boxes: np.ndarray,
-    scores: np.ndarray | None,
-    labels: np.ndarray,
-    masks: np.ndarray | None = None,
-    classes: Sequence[str] = (),
-    palette: Sequence[Sequence[int]] | None = None,
-    score_thr: float = 0.3,
-) -> np.ndarray:
+def draw_detections(image: np.ndarray, found: Detections, score_thr: float = 0.3) -> np.ndarray:
     """Draw boxes with class names and scores, and masks with their outlines.
 
     Args:
         image (np.ndarray): BGR.
-        boxes (np.ndarray): (D, 4), x1 y1 x2 y2 in pixels of the image.
-        scores (np.ndarray, optional): (D,). None for objects without scores, which are all drawn.
-        labels (np.ndarray): (D,), indices of classes.
-        masks (np.ndarray, optional): bool (D, H, W).
-        classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
+        found (Detections): The objects. Those without scores are all drawn.
         score_thr (float): Only detections that score above this are drawn. Defaults to 0.3.
 
     Returns:
         np.ndarray: A new image of the same size.
     """
     picture = np.ascontiguousarray(image).copy()
-    shown = np.arange(len(boxes))
-    if scores is not None:
-        shown = np.flatnonzero(scores > score_thr)
-        shown = shown[np.argsort(scores[shown], kind='stable')]  # the best on top
-    bgr = colors(int(labels.max(initial=-1)) + 1, palette)
+    shown = np.arange(len(found.boxes))
+    if found.scores is not None:
+        shown = np.flatnonzero(found.scores > score_thr)
+        shown = shown[np.argsort(found.scores[shown], kind='stable')]  # the best on top
+    bgr = colors(int(found.labels.max(initial=-1)) + 1, found.palette)
     thickness = max(1, round(min(picture.shape[:2]) / 300))
-    if masks is not None:
+    if found.masks is not None:
         for i in shown:
-            _blend(picture, masks[i], bgr[labels[i]], thickness)
-    corners = np.rint(boxes).astype(int)
+            _blend(picture, found.masks[i], bgr[found.labels[i]], thickness)
+    corners = np.rint(found.boxes).astype(int)
     for i in shown:
-        cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[labels[i]], thickness)
+        cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[found.labels[i]], thickness)
     for i in shown:
-        text = drawable(classes, int(labels[i]))
-        text += '' if scores is None else f' {scores[i]:.2f}'
-        _tag(picture, text, corners[i], bgr[labels[i]])
+        text = drawable(found.classes, int(found.labels[i]))
+        text += '' if found.scores is None else f' {found.scores[i]:.2f}'
+        _tag(picture, text, corners[i], bgr[found.labels[i]])
     return picture
 
 
 def draw_segmentation(
-    image: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[str] = (),
-    palette: Sequence[Sequence[int]] | None = None,
-    fixed_size: bool = False,
+    image: np.ndarray, found: Segmentation, fixed_size: bool = False
 ) -> np.ndarray:
     """Color every pixel by its class, and name the classes that are there in a strip beside it.
 
     Args:
         image (np.ndarray): BGR.
-        labels (np.ndarray): (H, W), indices of classes; 255 and negative numbers are no class.
-        classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
+        found (Segmentation): The class of each pixel; 255 and negative numbers are no class.
         fixed_size (bool): Whether the strip depends only on the size of the image and on the names,
             as the frames of a video need. Classes for which it has no room are counted. Defaults
             to False.
@@ -92,10 +72,10 @@ def draw_segmentation(
     Returns:
         np.ndarray: A new image with the given one on the left, and the strip on the right.
     """
-    labels = labels.astype(np.int64)
+    labels, classes = found.labels.astype(np.int64), found.classes
     valid = (labels >= 0) & ((labels != IGNORED) | (len(classes) > IGNORED))
     counts = np.bincount(labels[valid])
-    bgr = colors(max(len(counts), len(classes), 1), palette)
+    bgr = colors(max(len(counts), len(classes), 1), found.palette)
     painted = np.array(bgr, np.uint8)[np.where(valid, labels, 0)]
     mixed = cv2.addWeighted(image, 1 - SEGMENTATION_OPACITY, painted, SEGMENTATION_OPACITY, 0)
     picture = np.where(valid[..., None], mixed, image)

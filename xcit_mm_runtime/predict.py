@@ -73,7 +73,7 @@ class FilePredictor:
             image_id (int): Its id in a detector's predictions.
 
         Returns:
-            dict: ``image`` and ``annotations`` in COCO's layout for a detector, else nothing.
+            dict: The :func:`.coco.record` for a detector, else nothing.
 
         Raises:
             Skipped: If the image cannot be used.
@@ -86,9 +86,7 @@ class FilePredictor:
         if self.score_thr is not None:
             write_png(self.out_dir / 'vis' / f'{name}.png', self.draw(image, result))
         if isinstance(result, Detections):
-            entry = coco.image_entry(image_id, path, image.shape)
-            found = coco.annotations(result, image_id, self.categories)
-            return {'image': entry, 'annotations': found}
+            return coco.record(result, image_id, path, image.shape, self.categories)
         write_png(results_path(self.predictor.task, self.out_dir) / f'{name}.png', result.labels)
         return {}
 

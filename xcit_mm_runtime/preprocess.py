@@ -7,42 +7,31 @@ import cv2
 import numpy as np
 
 
-def resized_size(size: tuple[int, int], resize: Mapping[str, Any] | None) -> tuple[int, int]:
-    """Return the width and height of an image after resizing.
-
-    Args:
-        size (tuple[int, int]): Width and height before.
-        resize (Mapping, optional): ``scale`` (width and height, in any order if the ratio is kept)
-            and ``keep_ratio``, or ``scale_factor``; None for no resizing.
-    """
-    if not resize:
-        return size
-    if resize.get('scale') is None:
-        factors = np.broadcast_to(resize['scale_factor'], 2).tolist()
-    else:
-        scale = np.broadcast_to(resize['scale'], 2).tolist()
-        if not resize.get('keep_ratio'):
-            return scale[0], scale[1]
-        factor = min(max(scale) / max(size), min(scale) / min(size))
-        factors = [factor, factor]
-    width, height = (int(side * factor + 0.5) for side, factor in zip(size, factors, strict=True))
-    return width, height
-
-
 def resize_image(image: np.ndarray, resize: Mapping[str, Any] | None) -> np.ndarray:
     """Resize an image bilinearly, as mmcv does.
 
     Args:
         image (np.ndarray): uint8 (H, W, 3).
-        resize (Mapping, optional): As for :func:`resized_size`.
+        resize (Mapping, optional): ``scale`` (width and height, in any order if the ratio is kept)
+            and ``keep_ratio``, or ``scale_factor``; None for no resizing.
     """
-    height, width = image.shape[:2]
-    size = resized_size((width, height), resize)
-    if size == (width, height):
+    if not resize:
         return image
-    if min(size) < 1:
-        raise ValueError(f'too thin to be resized to {size[0]}x{size[1]}')
-    return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+    sides = image.shape[1::-1]
+    if resize.get('scale') is None:
+        factors = resize['scale_factor']
+    else:
+        scale = np.broadcast_to(resize['scale'], 2)
+        factors = scale / sides
+        if resize.get('keep_ratio'):
+            factors = min(max(scale) / max(sides), min(scale) / min(sides))
+    pairs = zip(sides, np.broadcast_to(factors, 2).tolist(), strict=True)
+    width, height = (int(side * factor + 0.5) for side, factor in pairs)
+    if (width, height) == sides:
+        return image
+    if min(width, height) < 1:
+        raise ValueError(f'too thin to be resized to {width}x{height}')
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
 def to_planes(

@@ -12,7 +12,7 @@ class Detections:
 
     Args:
         boxes (np.ndarray): float32 (D, 4): x1 y1 x2 y2.
-        scores (np.ndarray): float32 (D,), 0...1.
+        scores (np.ndarray, optional): float32 (D,), 0...1; None for a ground truth.
         labels (np.ndarray): int64 (D,), indices of classes.
         masks (np.ndarray, optional): bool (D, H, W); None for models that predict only boxes.
         classes (Sequence[str]): Names of all classes of the model.
@@ -20,7 +20,7 @@ class Detections:
     """
 
     boxes: np.ndarray
-    scores: np.ndarray
+    scores: np.ndarray | None
     labels: np.ndarray
     masks: np.ndarray | None
     classes: Sequence[str]
@@ -40,8 +40,7 @@ class Detections:
         """
         from .draw import draw_detections  # here: only pictures need Pillow
 
-        found = (self.boxes, self.scores, self.labels, self.masks)
-        return draw_detections(image, *found, self.classes, self.palette, score_thr)
+        return draw_detections(image, self, score_thr)
 
 
 @dataclass
@@ -68,7 +67,7 @@ class Segmentation:
         """
         from .draw import draw_segmentation
 
-        return draw_segmentation(image, self.labels, self.classes, self.palette, fixed_size)
+        return draw_segmentation(image, self, fixed_size)
 
 
 def label_type(classes: int) -> type[np.unsignedinteger]:

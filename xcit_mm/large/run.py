@@ -135,9 +135,7 @@ def detect_large(
             )
             boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
             result = Detections(boxes, scores, labels, None, classes, palette)
-            entry = coco.image_entry(number, path, image.shape)
-            annotations = coco.annotations(result, number, ids.categories)
-            records.append({'image': entry, 'annotations': annotations})
+            records.append(coco.record(result, number, path, image.shape, ids.categories))
             if score_thr is not None:
                 picture, step = read_preview(image)
                 small = replace(result, boxes=boxes / step)

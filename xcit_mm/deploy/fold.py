@@ -9,6 +9,7 @@
 """
 
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -20,8 +21,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ..models import XCiT
 from ..models.fast.operators import is_batch_norm
 from ..models.layers import ConvNorm, XCiTLayer
-
-Convolution = nn.Conv2d | nn.ConvTranspose2d
 
 
 def fold(model: nn.Module) -> None:
@@ -56,24 +55,15 @@ def merge_laterals(backbone: XCiT, laterals: Sequence[nn.Module | None]) -> None
             cast(Any, lateral).conv = nn.Identity()
 
 
-def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, Convolution, str]]:
+def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, str]]:
     """Yield each BatchNorm that follows a convolution: its parent, the convolution and its name."""
     for module in model.modules():
-        pairs: list[tuple[nn.Module, str]]
-        if isinstance(module, ConvNorm):
-            pairs = [(module.conv, 'norm')]
-        elif isinstance(module, ConvModule):
-            in_order = module.order[:2] == ('conv', 'norm') and module.with_norm
-            pairs = [(module.conv, module.norm_name)] if in_order else []
-        elif isinstance(module, nn.Sequential):
-            names = [name for name, _ in module.named_children()]
-            pairs = [(module[i], names[i + 1]) for i in range(len(names) - 1)]
-        else:
-            continue
-        for conv, name in pairs:
-            is_conv = isinstance(conv, Convolution) and is_batch_norm(module.get_submodule(name))
-            if is_conv and module.get_submodule(name).running_mean is not None:
-                yield module, cast(Convolution, conv), name
+        is_chain = isinstance(module, (ConvNorm, nn.Sequential))
+        if is_chain or (isinstance(module, ConvModule) and module.order[:2] == ('conv', 'norm')):
+            for (_, conv), (name, norm) in itertools.pairwise(module.named_children()):
+                is_conv = isinstance(conv, (nn.Conv2d, nn.ConvTranspose2d))
+                if is_conv and is_batch_norm(norm) and norm.running_mean is not None:
+                    yield module, conv, name
 
 
 @torch.no_grad()
@@ -100,20 +90,15 @@ def _is_pointwise(lateral: nn.Module | None) -> bool:
         return False
     conv = lateral.conv
     settings = (conv.kernel_size, conv.stride, conv.padding, conv.groups)
-    return settings == ((1, 1), (1, 1), (0, 0), 1) and not lateral.with_explicit_padding
+    is_plain = conv.bias is not None and not lateral.with_explicit_padding
+    return is_plain and settings == ((1, 1), (1, 1), (0, 0), 1)
 
 
 @torch.no_grad()
-def _merged(up: nn.ConvTranspose2d, lateral: nn.Conv2d) -> nn.ConvTranspose2d:
+def _merged(up: Any, lateral: Any) -> Any:
     """Return a transposed convolution that computes ``lateral(up(x))``; it doubles the size."""
     matrix = lateral.weight[:, :, 0, 0].double()
     merged = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
-    weight = torch.einsum('oc,ichw->iohw', matrix, up.weight.double())
-    bias = torch.zeros(len(matrix), dtype=torch.float64)
-    if up.bias is not None:
-        bias = matrix @ up.bias.double()
-    if lateral.bias is not None:
-        bias = bias + lateral.bias.double()
-    merged.weight.copy_(weight)
-    merged.bias.copy_(bias)  # type: ignore[union-attr]
-    return merged.requires_grad_(False)
+    merged.weight.copy_(torch.einsum('oc,ichw->iohw', matrix, up.weight.double()))
+    merged.bias.copy_(matrix @ up.bias.double() + lateral.bias.double())
+    return merged

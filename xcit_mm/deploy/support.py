@@ -4,7 +4,6 @@ What is not refused here and still comes out wrong is refused by :mod:`.check`.
 """
 
 import importlib.util
-from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UserError
@@ -13,9 +12,7 @@ from .detector import stage_of
 from .metadata import Options
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
-DECODE_HEADS = ('FPNHead', 'UPerHead')
 DETECTORS = ('FasterRCNN', 'MaskRCNN', 'CascadeRCNN')
-ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead')
 BOX_HEADS = ('BBoxHead', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
 # What mmcv's batched_nms takes; another key would change the result.
 NMS_KEYS = {'type', 'iou_threshold', 'split_thr'}
@@ -53,7 +50,7 @@ def check_supported(model: Any, options: Options) -> None:
     if options.backbone:
         return
     if getattr(model, 'neck', None) is not None:
-        _check_type(model.neck, 'the neck', ['FPN'])
+        _check_type(model.neck, 'the neck', 'FPN')
     if hasattr(model, 'decode_head'):
         _check_segmentor(model)
     elif options.format == 'torch':
@@ -67,8 +64,8 @@ def check_supported(model: Any, options: Options) -> None:
 
 
 def _check_segmentor(model: Any) -> None:
-    _check_type(model, 'the model', ['EncoderDecoder'])
-    _check_type(model.decode_head, 'the decode head', DECODE_HEADS)
+    _check_type(model, 'the model', 'EncoderDecoder')
+    _check_type(model.decode_head, 'the decode head', 'FPNHead', 'UPerHead')
     mode = model.test_cfg.get('mode', 'whole')
     if mode != 'whole':
         raise UserError(
@@ -79,27 +76,24 @@ def _check_segmentor(model: Any) -> None:
 
 
 def _check_detector(model: Any) -> None:
-    _check_type(model, 'the model', DETECTORS, ': only two-stage detectors can be exported so far')
+    _check_type(model, 'the model', *DETECTORS, why='only two-stage detectors can be exported')
     rpn, roi = model.rpn_head, model.roi_head
-    _check_type(rpn, 'the RPN head', ['RPNHead'])
-    _check_type(rpn.prior_generator, 'the anchor generator', ['AnchorGenerator'])
-    _check_type(roi, 'the RoI head', ROI_HEADS)
-    coders, extractors = [rpn.bbox_coder], []
+    _check_type(rpn, 'the RPN head', 'RPNHead')
+    _check_type(rpn.prior_generator, 'the anchor generator', 'AnchorGenerator')
+    _check_type(rpn.bbox_coder, 'the box coder', 'DeltaXYWHBBoxCoder')
+    _check_type(roi, 'the RoI head', 'StandardRoIHead', 'CascadeRoIHead')
     for stage in range(getattr(roi, 'num_stages', 1)):
-        head = stage_of(roi.bbox_head, stage)
-        _check_type(head, 'the box head', BOX_HEADS)
-        coders.append(head.bbox_coder)
-        extractors.append(stage_of(roi.bbox_roi_extractor, stage))
+        head, extractors = stage_of(roi.bbox_head, stage), [roi.bbox_roi_extractor]
+        _check_type(head, 'the box head', *BOX_HEADS)
+        _check_type(head.bbox_coder, 'the box coder', 'DeltaXYWHBBoxCoder')
         if roi.with_mask:
-            _check_type(stage_of(roi.mask_head, stage), 'the mask head', ['FCNMaskHead'])
-            extractors.append(stage_of(roi.mask_roi_extractor, stage))
-    for coder in coders:
-        _check_type(coder, 'the box coder', ['DeltaXYWHBBoxCoder'])
-    for extractor in extractors:
-        _check_type(extractor, 'the RoI extractor', ['SingleRoIExtractor'])
-        _check_type(extractor.roi_layers[0], 'the RoI layer', ['RoIAlign'])
-    for cfg, where in ((rpn.test_cfg, 'rpn'), (roi.test_cfg, 'rcnn')):
-        _check_suppression(cfg, f'model.test_cfg.{where}')
+            _check_type(stage_of(roi.mask_head, stage), 'the mask head', 'FCNMaskHead')
+            extractors.append(roi.mask_roi_extractor)
+        for extractor in (stage_of(each, stage) for each in extractors):
+            _check_type(extractor, 'the RoI extractor', 'SingleRoIExtractor')
+            _check_type(extractor.roi_layers[0], 'the RoI layer', 'RoIAlign')
+    _check_suppression(rpn.test_cfg, 'model.test_cfg.rpn')
+    _check_suppression(roi.test_cfg, 'model.test_cfg.rcnn')
 
 
 def _check_suppression(cfg: Any, where: str) -> None:
@@ -117,9 +111,10 @@ def _check_suppression(cfg: Any, where: str) -> None:
         raise UserError(f'A model with {where}.max_per_img={cfg.max_per_img} cannot be exported.')
 
 
-def _check_type(part: Any, name: str, known: Iterable[str], why: str = '') -> None:
+def _check_type(part: Any, name: str, *known: str, why: str = '') -> None:
     if type(part).__name__ not in known:
+        reason = f': {why}' if why else ''
         raise UserError(
             f'This model cannot be exported: {name} is a {type(part).__name__}, expected '
-            f'{" or ".join(known)}{why}. Its backbone alone can be, with --backbone.'
+            f'{" or ".join(known)}{reason}. Its backbone alone can be, with --backbone.'
         )

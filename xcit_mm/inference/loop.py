@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from xcit_mm_runtime import coco
 from xcit_mm_runtime.inputs import MediaSource, ResultNames, is_video
 from xcit_mm_runtime.predict import FilePredictor, Predictor, Skipped, results_path
+from xcit_mm_runtime.progress import track
 
 from .ids import AnnotationFile, own_ids
 from .processes import ALONE, Process
@@ -117,6 +118,7 @@ def merge(records: Records, out_dir: Path) -> None:
     """
     job = records.job
     if job.has_detections:
-        detected = (record for record in records if 'annotations' in record)  # videos have none
         path = results_path(job.task, out_dir)
-        coco.write_predictions(path, job.meaning, job.categories, detected, job.annotated)
+        detected = (record for record in records if 'annotations' in record)  # videos have none
+        shown = track(detected, f'writing {path.name}', job.images)
+        coco.write_predictions(path, job.meaning, job.categories, shown, job.annotated)

@@ -98,7 +98,7 @@ def _is_pointwise(lateral: nn.Module | None) -> bool:
 def _merged(up: Any, lateral: Any) -> Any:
     """Return a transposed convolution that computes ``lateral(up(x))``; it doubles the size."""
     matrix = lateral.weight[:, :, 0, 0].double()
-    merged = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
+    merged: Any = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
     merged.weight.copy_(torch.einsum('oc,ichw->iohw', matrix, up.weight.double()))
     merged.bias.copy_(matrix @ up.bias.double() + lateral.bias.double())
     return merged

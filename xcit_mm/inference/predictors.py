@@ -1,5 +1,6 @@
 """Predicts with a checkpoint: from an image to arrays, with the names and colors of classes."""
 
+import functools
 from typing import Any
 
 import cv2
@@ -35,13 +36,16 @@ class CheckpointPredictor:
     """
 
     def __init__(self, cfg: Config, model: Any) -> None:
-        self.model = model
+        self.cfg, self.model = cfg, model
         self.task = TASKS[cfg.default_scope]
         self.classes, self.palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
         self.bit_depth = bit_depth(cfg)
-        # Those of the test data, if it is here: checkpoints have only the names.
-        self.category_ids = category_ids(cfg, self.classes) if self.task == 'detection' else None
         self.pipeline = Compose(_steps(cfg))
+
+    @functools.cached_property
+    def category_ids(self) -> list[int] | None:
+        """Those of the test data, if it is here: checkpoints have only the names."""
+        return category_ids(self.cfg, self.classes) if self.task == 'detection' else None
 
     def __call__(self, image: np.ndarray) -> Result:
         """Predict for one image, BGR; raise ImageError or MemoryError if that is impossible."""

@@ -5,7 +5,6 @@ batch has the same number of boxes, and those that an image lacks have the score
 :data:`.operators.NONE`.
 """
 
-import copy
 import math
 from typing import Any, NamedTuple
 
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.fast.operators import assume
-from .fold import fold
-from .graph import Input, backbone_and_neck
+from .graph import Backbone, Input
 from .metadata import Options
 from .operators import NONE, roi_align, suppress
 
@@ -33,7 +31,7 @@ class Detector(nn.Module):
     with the score 0 and the label -1 at the end.
 
     Args:
-        model (nn.Module): An mmdet detector, which is not changed.
+        model (nn.Module): An mmdet detector, already folded.
         options (Options): What the user asks for.
     """
 
@@ -42,10 +40,9 @@ class Detector(nn.Module):
         masks = ['masks'] if model.roi_head.with_mask else []
         self.output_names = ['boxes', 'scores', 'labels', *masks]
         self.input = Input(model, options)
-        self.backbone, self.neck = backbone_and_neck(model)
-        self.rpn_head, self.roi_head = copy.deepcopy((model.rpn_head, model.roi_head))
-        for head in (self.rpn_head, self.roi_head):
-            fold(head.eval())
+        self.backbone = Backbone(model.backbone)
+        self.neck = model.neck if model.with_neck else nn.Identity()
+        self.rpn_head, self.roi_head = model.rpn_head, model.roi_head
         self.num_stages = getattr(self.roi_head, 'num_stages', 1)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:

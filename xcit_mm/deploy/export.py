@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import copy
 import io
 import json
 import logging
@@ -22,6 +23,7 @@ from xcit_mm_runtime.metadata import KEY, Metadata
 from ..errors import UserError
 from .check import ExportReport, compare
 from .detector import Detector
+from .fold import fold, merge_laterals
 from .graph import Features, Segmentor
 from .metadata import Options, describe, task_of
 from .operators import translations
@@ -93,7 +95,11 @@ def report_path(out: Path) -> Path:
 
 
 def build_graph(model: Any, options: Options) -> Any:
-    """Return the graph of a model, in which its own parts are copied; see :data:`GRAPHS`."""
+    """Return the graph of a model, which is not changed."""
+    model = copy.deepcopy(model).eval()
+    fold(model)
+    if not options.backbone:
+        merge_laterals(model)
     return GRAPHS[task_of(model, options)](model, options).eval().requires_grad_(False)
 
 

@@ -10,15 +10,14 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from mmcv.cnn import ConvModule
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..models import XCiT
 from ..models.fast.operators import is_batch_norm
 from ..models.layers import ConvNorm, XCiTLayer
 
@@ -37,22 +36,29 @@ def fold(model: nn.Module) -> None:
             _fold_layer_scale(module)
 
 
-def merge_laterals(backbone: XCiT, laterals: Sequence[nn.Module | None]) -> None:
+def merge_laterals(model: Any) -> None:
     """Merge transposed convolutions at the end of a level with what alone reads it, in place.
 
     Args:
-        backbone (XCiT): Already folded.
-        laterals (Sequence[nn.Module | None]): For each level, the ConvModule that reads it, or
-            None if there is none, or another reader.
+        model (nn.Module): A detector or segmentor, already folded.
     """
-    if backbone.pyramid is None:
+    if model.backbone.pyramid is None:
         return
-    for level, lateral in zip(backbone.pyramid.levels, laterals, strict=True):
+    for level, lateral in zip(model.backbone.pyramid.levels, _readers(model), strict=False):
         children = list(level.named_children())
         name, last = children[-1] if children else ('', None)
         if isinstance(last, nn.ConvTranspose2d) and _is_pointwise(lateral):
-            level.set_submodule(name, _merged(last, cast(Any, lateral).conv))
-            cast(Any, lateral).conv = nn.Identity()
+            level.set_submodule(name, _merged(last, lateral.conv))
+            lateral.conv = nn.Identity()
+
+
+def _readers(model: Any) -> list[Any]:
+    """Return the ConvModule that alone reads each level; None for levels with other readers."""
+    if model.with_neck:
+        return [*[None] * model.neck.start_level, *model.neck.lateral_convs]
+    laterals = list(getattr(model.decode_head, 'lateral_convs', ()))  # UperNet's
+    reads_all = list(model.decode_head.in_index) == list(range(len(laterals) + 1))
+    return laterals if reads_all else []
 
 
 def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, str]]:
@@ -84,7 +90,7 @@ def _fold_layer_scale(layer: XCiTLayer) -> None:
         nn.init.ones_(gamma)
 
 
-def _is_pointwise(lateral: nn.Module | None) -> bool:
+def _is_pointwise(lateral: Any) -> bool:
     """Return whether a module is a 1x1 convolution with, at most, an activation after it."""
     if not isinstance(lateral, ConvModule) or lateral.order[0] != 'conv':
         return False

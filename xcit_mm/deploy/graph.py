@@ -4,7 +4,6 @@ A graph calls the modules of a model, but not its ``predict``: that loops over i
 numbers. Everything here has the same operators for every image.
 """
 
-import copy
 from typing import Any, cast
 
 import torch
@@ -21,7 +20,6 @@ from ..models.fast.covariance import (
 )
 from ..models.layers import XCiTLayer
 from ..models.pyramid import MaxPool
-from .fold import fold, merge_laterals
 from .metadata import Options, read_preprocessor
 
 
@@ -103,7 +101,7 @@ class Features(nn.Module):
     """Images to the features of the backbone alone.
 
     Args:
-        model (nn.Module): A detector or a segmentor, which is not changed.
+        model (nn.Module): A detector or a segmentor, already folded.
         options (Options): What the user asks for.
     """
 
@@ -111,9 +109,7 @@ class Features(nn.Module):
         super().__init__()
         self.output_names = [f'level_{i}' for i in range(len(model.backbone.out_indices))]
         self.input = Input(model, options)
-        backbone = copy.deepcopy(model.backbone).eval()
-        fold(backbone)
-        self.backbone = Backbone(backbone)
+        self.backbone = Backbone(model.backbone)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         return self.backbone(self.input(image))
@@ -123,7 +119,7 @@ class Segmentor(nn.Module):
     """Images to logits (B, K, H, W) at their size, or to labels (B, H, W).
 
     Args:
-        model (nn.Module): An mmseg EncoderDecoder, which is not changed.
+        model (nn.Module): An mmseg EncoderDecoder, already folded.
         options (Options): What the user asks for.
     """
 
@@ -131,11 +127,9 @@ class Segmentor(nn.Module):
         super().__init__()
         self.output_names = ['labels' if options.labels else 'logits']
         self.input = Input(model, options)
-        self.backbone, self.neck = backbone_and_neck(model)
-        self.head: Any = copy.deepcopy(model.decode_head).eval()
-        fold(self.head)
-        if not model.with_neck and reads_all_levels(self.head):
-            merge_laterals(self.backbone.xcit, [*self.head.lateral_convs, None])
+        self.backbone = Backbone(model.backbone)
+        self.neck = model.neck if model.with_neck else nn.Identity()
+        self.head: Any = model.decode_head
         replace_modules(self.head)
         self.gives_labels = options.labels
 
@@ -152,25 +146,6 @@ class Segmentor(nn.Module):
         if logits.shape[1] == 1:
             return (logits[:, 0].sigmoid() > self.head.threshold).to(torch.uint8)
         return logits.argmax(1).to(torch.uint8 if logits.shape[1] < 256 else torch.int32)
-
-
-def reads_all_levels(head: Any) -> bool:
-    """Return whether a head begins with one convolution per level but the last, as UperNet's."""
-    levels = list(range(len(getattr(head, 'lateral_convs', ())) + 1))
-    return len(levels) > 1 and list(head.in_index) == levels
-
-
-def backbone_and_neck(model: Any) -> tuple[Backbone, nn.Module]:
-    """Return copies of both, folded, and merged where the neck begins with 1x1 convolutions."""
-    neck: Any = model.neck if model.with_neck else nn.Identity()
-    backbone, neck = copy.deepcopy((model.backbone, neck))
-    for part in (backbone, neck):
-        fold(part.eval())
-    if model.with_neck:
-        below = [None] * neck.start_level
-        above = [None] * (len(neck.in_channels) - neck.backbone_end_level)
-        merge_laterals(backbone, [*below, *neck.lateral_convs, *above])
-    return Backbone(backbone), neck
 
 
 def replace_modules(head: nn.Module) -> None:

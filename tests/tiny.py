@@ -243,15 +243,13 @@ def write_config(folder, task, data):
 
 def check_inputs(cfg):
     """Check that a config turns images into what the released weights were trained with."""
-    from xcit_mm.deploy.check import converts
-    from xcit_mm.deploy.metadata import normalization
+    from xcit_mm.deploy.metadata import read_preprocessor
 
     init_default_scope(cfg.default_scope)
-    preprocessor = MODELS.build(cfg.model.data_preprocessor)
-    mean, std = normalization(preprocessor)
-    assert mean == pytest.approx([123.675, 116.28, 103.53])
-    assert std == pytest.approx([58.395, 57.12, 57.375])
-    assert converts(preprocessor)
+    prepared = read_preprocessor(MODELS.build(cfg.model.data_preprocessor))
+    assert prepared.mean == pytest.approx([123.675, 116.28, 103.53])
+    assert prepared.std == pytest.approx([58.395, 57.12, 57.375])
+    assert prepared.channel_order == 'rgb'
 
 
 def forget_runs():

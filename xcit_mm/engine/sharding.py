@@ -131,12 +131,12 @@ def shard_optimizer(optimizer: Optimizer) -> None:
 
 
 def whole(value: Any) -> Any:
-    """A whole tensor from the shards of all processes, which must all ask; on the CPU."""
+    """Gather a whole tensor on the CPU from the shards of all processes, which must all ask."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def local(value: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
+    """Return the part of a tensor that this process has."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -148,7 +148,7 @@ def _converted(values: dict, convert: Callable[[Any], Any]) -> dict:
 
 
 def _shard_like(value: Any, parameter: Tensor) -> Any:
-    """The shard of a whole tensor, if there is a shard of this parameter."""
+    """Return the shard of a whole tensor, if this parameter is sharded."""
     if not isinstance(parameter, DTensor) or getattr(value, 'shape', None) != parameter.shape:
         return value
     value = value.to(parameter.device)

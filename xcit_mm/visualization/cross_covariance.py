@@ -13,7 +13,7 @@ from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
 from .layers import choose_layers
-from .observe import look
+from .observe import run_picture
 
 # Fraction of the figure's width for the maps; the curves get the rest.
 MAPS_SHARE = 0.66
@@ -22,7 +22,7 @@ MAX_OCTAVES = 5.0
 
 
 class CrossCovariance(NamedTuple):
-    """What :func:`cross_covariance` returns.
+    """The result of :func:`cross_covariance`.
 
     Args:
         attention (np.ndarray): The maps A, (layers, heads, d/h, d/h); rows add up to 1.
@@ -43,7 +43,7 @@ def cross_covariance(
     preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """The d/h x d/h attention maps of heads and layers, their entropy and temperatures.
+    """Return the d/h x d/h attention maps of heads and layers, their entropy and temperatures.
 
     Args:
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
@@ -56,11 +56,11 @@ def cross_covariance(
     Returns:
         CrossCovariance or tuple[CrossCovariance, Figure]: The arrays.
     """
-    return look(CrossCovarianceMaps(backbone, layers), backbone, image, preprocess, figure)
+    return run_picture(CrossCovarianceMaps(backbone, layers), image, preprocess, figure)
 
 
 def relative_entropy(attention: Tensor) -> Tensor:
-    """Mean entropy of the rows of maps (..., n, n), over that of uniform rows."""
+    """Return the mean entropy of the rows of maps (..., n, n), over that of uniform rows."""
     rows = torch.special.entr(attention).sum(-1)
     return rows.mean(-1) / max(np.log(attention.shape[-1]), 1e-12)
 

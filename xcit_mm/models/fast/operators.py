@@ -1,8 +1,7 @@
 """The parts of torch without a public name that the fast executions use: all are looked up here.
 
-Each has its reason and its public alternative. ``python -m dev.private_operators`` measures what
-the alternatives cost. If this version of torch lacks one of them, :func:`has_all_parts` says so,
-and the plain modules run.
+Each has its reason and its public alternative. If this version of torch lacks one of them,
+:func:`has_all_parts` says so, and the plain modules run.
 """
 
 import functools

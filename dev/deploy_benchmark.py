@@ -25,7 +25,7 @@ from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, 
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_table, metric_digits
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_runtime.coco import annotations
+from xcit_mm_runtime.coco import record
 
 Row = dict[str, Any]
 # What is exported, and the options for it.
@@ -104,8 +104,8 @@ def detection_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, fl
         kinds = [{'id': i} for i in truth.getCatIds(catNms=model.classes)]
         found: list[Row] = []
         for number, image in truth.imgs.items():
-            objects = model(root / 'val2017' / image['file_name'])
-            found += annotations(cast(Any, objects), number, kinds)
+            path, size = root / 'val2017' / image['file_name'], (image['height'], image['width'])
+            found += record(cast(Any, model(path)), number, path, size, kinds)['annotations']
         result = dict.fromkeys(('coco/bbox_mAP', 'coco/segm_mAP'), 0.0)
         for kind in ('bbox', 'segm') if found else ():
             # As in mmdet: the sizes of masks are not those of their boxes.

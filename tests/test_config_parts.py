@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from xcit_mm.configs import innermost_datasets, nested_dicts, read_literals, resizing
+from xcit_mm.configs import (
+    bit_depth,
+    innermost_datasets,
+    nested_dicts,
+    read_literals,
+    resizing,
+)
+from xcit_mm.errors import UserError
 
 from .tiny import recipe
 
@@ -65,3 +72,19 @@ def test_pipelines_without_resize_give_none():
     assert resized(scale_factor=0.5) == {'scale_factor': 0.5}
     assert resizing({}) is None
     assert all(resized(scale=bad) is None for bad in (None, 'a', -1, [1, 'b'], [1, 2, 3], {}))
+
+
+@pytest.mark.parametrize(
+    'steps, message',
+    [
+        ([dict(type='LoadImageFromFile'), dict(bit_depth=12)], 'Add color_type=3'),
+        ([dict(type='mmdet.LoadImageFromFile'), dict(bit_depth=12)], 'Add color_type=3'),
+        ([dict(bit_depth=20)], 'from 8 to 16, not 20'),
+        ([dict(bit_depth=12)], 'the same bit_depth; there is 12 in train_dataloader, none in val'),
+    ],
+)
+def test_bit_depths_that_contradict_each_other_are_explained(steps, message):
+    pipelines = {'train_dataloader': steps, 'val_dataloader': []}
+    cfg = {name: dict(dataset=dict(type='Own', pipeline=p)) for name, p in pipelines.items()}
+    with pytest.raises(UserError, match=message):
+        bit_depth(cfg)

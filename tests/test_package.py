@@ -59,7 +59,8 @@ def test_wheel_and_sdist_ship_configs_tools_and_index(archives):
     assert {f'xcit_mm/.mim/{p}' for p in configs} <= names
     assert {'xcit_mm/weights/published.json', 'xcit_mm/py.typed'} <= names
     assert {name.split('/')[0] for name in names} == {
-        'xcit_mm', 'xcit_mm_cli', 'xcit_mm_runtime', f'xcit_mm-{__version__}.dist-info',
+        'xcit_mm', 'xcit_mm_cli', 'xcit_mm_deploy', 'xcit_mm_runtime',
+        f'xcit_mm-{__version__}.dist-info',
     }  # fmt: skip
     with tarfile.open(sdist) as archive:
         sources = {name.split('/', 1)[-1] for name in archive.getnames()}

@@ -34,7 +34,7 @@ from xcit_mm.engine.runner import GuardedRunner
 from xcit_mm.errors import BUILD_ERRORS, UserError
 from xcit_mm.weights import use_strict_reader
 from xcit_mm_runtime.files import check_new, check_writable
-from xcit_mm_runtime.inputs import left_out
+from xcit_mm_runtime.inputs import unsupported_files
 
 from .app import INTERRUPTED
 
@@ -322,5 +322,5 @@ def print_left_out(inputs: Sequence[str]) -> None:
     Args:
         inputs (Sequence[str]): Images, folders and globs.
     """
-    for path in left_out(inputs):
+    for path in unsupported_files(inputs):
         print(f'left out, a file type that is not read from folders: {printable(str(path))}')

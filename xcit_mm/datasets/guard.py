@@ -6,7 +6,6 @@ go unnoticed (labels of another size, two images with the same id).
 """
 
 import contextlib
-import functools
 import io
 from typing import Any
 
@@ -27,7 +26,7 @@ def guarded(config: dict) -> dict:
 
 
 def build_guarded(config: dict) -> Any:
-    """Build a dataset, or a wrapper of datasets, guarded.
+    """Build a dataset, or a wrapper of datasets, and let its pipeline name faulty files.
 
     Args:
         config (dict): As in a data loader of a config.
@@ -43,74 +42,57 @@ def build_guarded(config: dict) -> Any:
     if isinstance(kind, str):
         with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
             kind = registry.get(kind)
-    if isinstance(kind, type) and issubclass(kind, BaseDataset):
-        config = {**config, 'type': guarded_class(kind)}
-    dataset = DATASETS.build(config)
+    if not (isinstance(kind, type) and issubclass(kind, BaseDataset)):
+        return DATASETS.build(config)
+    dataset: Any = DATASETS.build({**config, 'lazy_init': True})
     if problem := check_reduce_zero_label(dataset, config.get('pipeline')):
         raise DataError(str(problem))
+    _load_annotations(dataset)
+    rules = LabelRules.of(dataset) if hasattr(dataset, 'reduce_zero_label') else None
+    dataset.pipeline = GuardedPipeline(dataset.pipeline.transforms, rules)
     return dataset
 
 
-@functools.cache
-def guarded_class(kind: type) -> type:
-    """Return a subclass of a dataset's class, under the same name."""
-    return type(kind.__name__, (GuardedDataset, kind), {})
+def _load_annotations(dataset: Any) -> None:
+    """Load the annotations of a dataset; errors name their file."""
 
-
-class GuardedDataset(BaseDataset):
-    """Raises a :class:`DataError` where a dataset fails; :func:`guarded_class` mixes it in."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        rules = LabelRules.of(self) if hasattr(self, 'reduce_zero_label') else None
-        pipeline: Any = self.pipeline  # type: ignore[has-type]
-        self.pipeline = GuardedPipeline(pipeline.transforms, rules)
-
-    def __reduce__(self) -> tuple:
-        # The class is created at run time, so another process must create it again.
-        return _restore, (type(self).__bases__[1], vars(self))
-
-    def full_init(self) -> None:
-        """Load the annotations."""
-        try:
-            super().full_init()
-        except DataError:
-            raise
-        except Exception as error:  # a reader may raise anything on a file in the wrong format
-            file = getattr(self, 'ann_file', '') or getattr(self, 'data_prefix', '')
-            raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
-
-    def filter_data(self) -> list[dict]:
-        """Filter as the dataset does; mmengine fails without a reason if nothing is left."""
-        kept = super().filter_data()
-        if not kept:
-            raise DataError(str(explain_empty(self, len(self.data_list))))
+    def filter_data() -> list[dict]:
+        kept = type(dataset).filter_data(dataset)
+        if not kept:  # then mmengine fails without a reason
+            raise DataError(str(explain_empty(dataset, len(dataset.data_list))))
         return kept
 
-    @property
-    def COCOAPI(self) -> type:
-        """The class with which mmdet's datasets read COCO's format, with checks."""
-        file, classes = self.ann_file, self.metainfo.get('classes') or ()
-
-        class Checked(super().COCOAPI):  # type: ignore[misc]
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                # pycocotools prints four lines per file.
-                with contextlib.redirect_stdout(io.StringIO()):
-                    super().__init__(*args, **kwargs)
-
-            def createIndex(self) -> None:
-                for problem in check_coco(self.dataset, file, classes):
-                    if problem.kind in STOPPING:
-                        raise DataError(f'{problem}. {HINT}')
-                super().createIndex()
-
-        return Checked
+    dataset.filter_data = filter_data
+    if hasattr(dataset, 'COCOAPI'):
+        dataset.COCOAPI = _checked_api(dataset)
+    try:
+        dataset.full_init()
+    except DataError:
+        raise
+    except Exception as error:  # a reader may raise anything on a file in the wrong format
+        file = getattr(dataset, 'ann_file', '') or getattr(dataset, 'data_prefix', '')
+        raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
+    for name in ('filter_data', 'COCOAPI'):  # other processes could not load these
+        vars(dataset).pop(name, None)
 
 
-def _restore(kind: type, state: dict) -> Any:
-    dataset: Any = object.__new__(guarded_class(kind))
-    vars(dataset).update(state)
-    return dataset
+def _checked_api(dataset: Any) -> type:
+    """Return the class with which mmdet's datasets read COCO's format, with checks."""
+    file, classes = dataset.ann_file, dataset.metainfo.get('classes') or ()
+
+    class Checked(dataset.COCOAPI):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            # pycocotools prints four lines per file.
+            with contextlib.redirect_stdout(io.StringIO()):
+                super().__init__(*args, **kwargs)
+
+        def createIndex(self) -> None:
+            for problem in check_coco(self.dataset, file, classes):
+                if problem.kind in STOPPING:
+                    raise DataError(f'{problem}. {HINT}')
+            super().createIndex()
+
+    return Checked
 
 
 class GuardedPipeline(Compose):

@@ -243,7 +243,8 @@ def _to_coco(
     annotations: list[dict[str, Any]] = []
     for item, ((width, height), objects) in items.items():
         name = Path(os.path.relpath(item.image, folder)).as_posix()
-        images.append(coco.image_entry(len(images) + 1, name, (height, width)))
+        entry = {'id': len(images) + 1, 'file_name': name, 'height': height, 'width': width}
+        images.append(entry)
         for one in objects:
             ids = {'id': len(annotations) + 1, 'image_id': len(images)}
             annotations.append({**ids, **one})

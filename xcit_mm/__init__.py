@@ -12,9 +12,9 @@ from .version import __version__
 __all__ = ['__version__']
 
 
-def _require(name: str, cure: str) -> None:
+def _require(name: str, package: str) -> None:
     if find_spec(name) is None:
-        message = f'xcit_mm needs {name}, which is not installed. To fix: pip install {cure}'
+        message = f'xcit_mm needs {name}, which is not installed. To fix: pip install {package}'
         raise ModuleNotFoundError(message, name=name)
 
 

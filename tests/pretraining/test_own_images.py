@@ -20,7 +20,7 @@ from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import ImageClassifier, ValidateFirstHook
 from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap
-from xcit_mm_cli import check, convert, infer, test, train
+from xcit_mm_cli import check, convert_weights, infer, test, train
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
 DINO = """
@@ -162,7 +162,7 @@ def test_the_checkpoint_goes_into_a_detector_and_is_converted(undisturbed, tmp_p
     checkpoint = work_dir / 'epoch_4.pth'
     state = runs.load(checkpoint)['state_dict']
     target = tmp_path / 'clean.safetensors'
-    assert convert.main([str(checkpoint), str(target)]) == 0
+    assert convert_weights.main([str(checkpoint), str(target)]) == 0
     printed = capfd.readouterr().out
     assert 'trained as DINO' in printed and 'in_channels 4' in printed
     description = runs.load(checkpoint)['meta']['xcit_mm']

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from xcit_mm.datasets.check import DataError
+from xcit_mm.datasets.problems import DataError
 from xcit_mm.pretraining import (
     CenterImageCrop,
     LabeledFolder,

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 
 from xcit_mm_runtime.files import write_atomically
 
-from ..datasets.bit_depth import warn_of_unused_bits
-from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
+from ..datasets.images import warn_of_unused_bits
+from ..datasets.problems import DataError
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..weights.hook import strict_loading
 from .console import (

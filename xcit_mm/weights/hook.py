@@ -89,7 +89,7 @@ def translate_state_dict(
             )
         return
     translated = recognized.state | recognized.others
-    unused = _take_what_fits(module, recognized)
+    unused = _drop_unused_parts(module, recognized)
     misfits = _find_misfits(module, recognized, expected)
     if misfits and _is_strict.get():
         raise WeightsError(
@@ -113,7 +113,7 @@ def translate_state_dict(
     )
 
 
-def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
+def allow_missing_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
     """Let classifiers' weights, which lack only a pyramid, load strictly; torch's post-hook.
 
     Args:
@@ -129,7 +129,7 @@ def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
         missing[:] = [name for name in missing if name not in absent]
 
 
-def _take_what_fits(module: 'XCiTTrunk', recognized: Recognized) -> set[str]:
+def _drop_unused_parts(module: 'XCiTTrunk', recognized: Recognized) -> set[str]:
     """Remove the parts that this network lacks, such as a classifier's head; return their names."""
     unused = {name.split('.')[0] for name in recognized.others}
     parts = {name for name, _ in module.named_children()} | {'cls_token'}

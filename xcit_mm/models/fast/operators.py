@@ -1,8 +1,7 @@
 """The parts of torch without a public name that the fast executions use: all are looked up here.
 
-Each has its reason and its public alternative. ``python -m dev.private_operators`` measures what
-the alternatives cost. If this version of torch lacks one of them, :func:`has_all_parts` says so,
-and the plain modules run.
+Each has its reason and its public alternative. If this version of torch lacks one of them,
+:func:`has_all_parts` says so, and the plain modules run.
 """
 
 import functools
@@ -68,21 +67,21 @@ def _warn(message: str) -> None:
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of GELU at x. The public alternative is a graph and ``torch.autograd.grad``."""
+    """Return the gradient of GELU at x; the public way is a graph and ``torch.autograd.grad``."""
     return _gelu_backward(grad, x)
 
 
 def layer_norm_statistics(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm with the mean and the inverse deviation that its backward needs."""
+    """Return LayerNorm with the mean and the inverse deviation that its backward needs."""
     return _layer_norm(x, list(weight.shape), weight, bias, eps)
 
 
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of LayerNorm with respect to x, weight and bias."""
+    """Return the gradients of LayerNorm with respect to x, weight and bias."""
     return _layer_norm_backward(
         grad, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True]
     )
@@ -109,12 +108,12 @@ def is_traced(*inputs: Any) -> bool:
 
 
 def is_batched(grad: Tensor) -> bool:
-    """Whether a gradient stands for many, as in ``torch.autograd.grad(is_grads_batched=True)``."""
+    """Return whether a gradient stands for many, as with ``is_grads_batched=True``."""
     return _is_legacy_batchedtensor(grad)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether a module computes BatchNorm as torch does, in one process or many.
+    """Return whether a module computes BatchNorm as torch does, in one process or many.
 
     Other subclasses of :class:`BatchNorm` compute something else.
     """
@@ -131,13 +130,13 @@ def assume(condition: bool) -> None:
 
 
 def tree(module: nn.Module) -> list[nn.Module]:
-    """A module and all its descendants; the public ``modules`` takes four times as long."""
+    """List a module and all its descendants; ``modules`` takes four times as long."""
     children = [child for child in module._modules.values() if child is not None]
     return [module, *(part for child in children for part in tree(child))]
 
 
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
-    """What makes a module behave as it does: class, hooks, types of parameters, settings.
+    """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
     torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
     that are None. This is called for every module in every forward pass, so it must be quick.
@@ -162,5 +161,5 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
 
 
 def has_global_hooks() -> bool:
-    """Whether hooks for all modules are registered, as profilers do; torch has no public test."""
+    """Return whether hooks for all modules exist, as profilers add; torch has no public test."""
     return any(_GLOBAL_HOOKS)

@@ -143,13 +143,8 @@ class CheckReport:
     def to_json(self) -> str:
         """Return all problems, for other programs."""
         problems = [
-            {
-                'problem': problem.kind,
-                'severity': problem.severity,
-                'file': problem.file,
-                'detail': problem.detail,
-            }
-            for problem in self.problems
+            {'problem': p.kind, 'severity': p.severity, 'file': p.file, 'detail': p.detail}
+            for p in self.problems
         ]
         content = {'splits': self.splits, 'images': self.images, 'problems': problems}
         return json.dumps(content, indent=1) + '\n'

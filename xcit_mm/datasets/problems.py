@@ -108,7 +108,7 @@ class DataError(UserError):
 
 @dataclass
 class CheckReport:
-    """What was checked or converted, and the problems that were found.
+    """The problems that a check or a conversion found.
 
     Args:
         splits (list[str]): The splits that were looked at.

@@ -1,4 +1,4 @@
-"""What all formats share: a folder of annotated images, and the objects in them."""
+"""Defines what all formats share: a folder of annotated images, and the objects in them."""
 
 import os
 from dataclasses import dataclass, field

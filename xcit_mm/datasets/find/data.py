@@ -1,4 +1,4 @@
-"""What is known of a dataset that was found."""
+"""Describes a dataset that was found."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ LOOKED_FOR = {
 
 
 class Split(NamedTuple):
-    """Where one split of a dataset is, relative to its root, or absolute.
+    """The paths of one split of a dataset, relative to its root, or absolute.
 
     Args:
         ann_file (str): Its annotation file or list of images; '' if it has none.

@@ -86,8 +86,11 @@ class AnnotatedFolder:
         self.problems.append(Problem(f'left out: {kind}', str(file), detail))
 
     def leave_out_ambiguous(self, images: list[Path]) -> None:
-        """Note images that share their name, and so their labels."""
-        self.leave_out('several images', images[0].parent, ', '.join(i.name for i in images))
+        """Note images that share their name, and so their labels, once."""
+        names = ', '.join(image.name for image in images)
+        problem = Problem('left out: several images', str(images[0].parent), names)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def split_randomly(self, fraction: float, seed: int) -> None:
         """Split the images of a folder without splits; see :func:`..folders.split_randomly`."""

@@ -123,8 +123,7 @@ class YoloFolder(AnnotatedFolder):
         """Return an image with its labels: in ``labels/`` for ``images/``, or else beside it."""
         same = self.by_stem(image.parent).get(image.stem, [image])
         if len(same) > 1:
-            if image == same[0]:
-                self.leave_out_ambiguous(same)
+            self.leave_out_ambiguous(same)
             return None
         beside = image.with_suffix('.txt')
         labels = beside if beside.is_file() else _swap(beside, 'images', 'labels')

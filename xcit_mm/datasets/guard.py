@@ -80,7 +80,7 @@ def _checked_api(dataset: Any) -> type:
     """Return the class with which mmdet's datasets read COCO's format, with checks."""
     file, classes = dataset.ann_file, dataset.metainfo.get('classes') or ()
 
-    class Checked(dataset.COCOAPI):  # type: ignore[misc]
+    class Checked(dataset.COCOAPI):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             # pycocotools prints four lines per file.
             with contextlib.redirect_stdout(io.StringIO()):

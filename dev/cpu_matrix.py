@@ -23,13 +23,13 @@ FLAGS = {'SSE4': 'sse4_2', 'AVX2': 'avx2', 'AVX-512': 'avx512f'}
 
 
 def available() -> list[str]:
-    """The instruction sets that this CPU has."""
+    """Return the instruction sets that this CPU has."""
     cpuinfo = Path('/proc/cpuinfo').read_text()
     return [name for name, flag in FLAGS.items() if re.search(rf'\b{flag}\b', cpuinfo)]
 
 
 def run_tests(instructions: str, threads: int, tests: Sequence[str]) -> dict[str, str | int]:
-    """One row of the table.
+    """Run the tests, and return one row of the table.
 
     Args:
         instructions (str): A key of :data:`INSTRUCTIONS`.

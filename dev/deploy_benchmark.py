@@ -6,8 +6,6 @@ Takes the models of ``make demo``, which are trained first if they are missing.
 import argparse
 import contextlib
 import io
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +18,16 @@ from mmengine.hub import get_config
 from PIL import Image
 
 import xcit_mm_runtime
-from dev.pages import write_between_marks
-from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
+from dev.measure import run_worker
+from dev.pages import write_between_marks, write_numbers
+from dev.soak import save_random_weights
+from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
-from xcit_mm.tables import best_value, format_metric, format_table, metric_digits
-from xcit_mm_cli.common import explain_errors
-from xcit_mm_runtime.coco import annotations
-from xcit_mm_runtime.files import write_atomically
+from xcit_mm.tables import best_value, format_table, metric_digits
+from xcit_mm_cli.common import explain_errors, load_config
+from xcit_mm_runtime.coco import record
 
+Row = dict[str, Any]
 # What is exported, and the options for it.
 PRECISIONS = {
     'float32': [],
@@ -41,7 +41,10 @@ LARGE_OPTIONS = ['model.decode_head.num_classes=19', 'model.backbone.init_cfg=No
 LARGE_SIZE = (800, 1344)
 # The metrics of float32 may differ by this from those of `xcit-mm test`.
 TOLERANCE = 0.001
+QUICK_ITERATIONS = 20  # fewer would leave none for the warm-up
 TRAIN_IMAGES = {'mmdet': 'coco/train2017', 'mmseg': 'ade/images/training'}
+# Columns of the table of costs, with their decimals.
+COST_DIGITS = {'MB': 1, 'ms': 1, 'PyTorch / this': 2, 'float32 / this': 2, 'peak MB': 0}
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,12 +63,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
                         help='the page; JSON goes next to it (default: %(default)s)')  # fmt: skip
     parser.add_argument('--threads', type=int, default=2, help='of both runtimes (default: 2)')
     parser.add_argument('--quick', action='store_true',
-                        help='a segmentor after 4 iterations of training, and no page')  # fmt: skip
+                        help='a segmentor that was hardly trained, and no page')  # fmt: skip
     return parser.parse_args(argv)
 
 
-def export_all(config: str, checkpoint: Path, name: str, folder: Path, *options: str) -> dict:
-    """The files of a model by precision; those that are there already are not made again."""
+def export_all(
+    config: str, checkpoint: Path, name: str, folder: Path, *options: str
+) -> dict[str, Path]:
+    """Export a model in each precision, unless that is done, and return the files.
+
+    Args:
+        config (str): The config of the model.
+        checkpoint (Path): Its weights.
+        name (str): What its files are called.
+        folder (Path): Where they go.
+        *options (str): What changes in the config.
+    """
     cfg = get_config(config)
     images = f'{cfg.shapes.root}/{TRAIN_IMAGES[cfg.default_scope]}' if 'shapes' in cfg else None
     files = {}
@@ -81,32 +94,31 @@ def export_all(config: str, checkpoint: Path, name: str, folder: Path, *options:
 
 
 def detection_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, float]:
-    """COCO's mAP of boxes and masks on the validation set."""
+    """Return COCO's mAP of boxes and masks on the validation set."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     root = Path(cfg.shapes.root) / 'coco'
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(root / 'annotations' / 'instances_val2017.json'))
-    kinds = [{'id': i} for i in truth.getCatIds(catNms=model.classes)]
-    found: list[dict[str, Any]] = []
-    for number, image in truth.imgs.items():
-        objects = model(root / 'val2017' / image['file_name'])
-        found += annotations(cast(Any, objects), number, kinds)
-    result = {}
-    for kind in ('bbox', 'segm'):
-        # As in mmdet: the sizes of masks are not those of their boxes.
-        entries = [{k: v for k, v in a.items() if kind == 'bbox' or k != 'bbox'} for a in found]
-        with contextlib.redirect_stdout(io.StringIO()):
-            scores = COCOeval(truth, truth.loadRes(entries), kind) if entries else None
-            for step in (scores.evaluate, scores.accumulate, scores.summarize) if scores else ():
+        kinds = [{'id': i} for i in truth.getCatIds(catNms=model.classes)]
+        found: list[Row] = []
+        for number, image in truth.imgs.items():
+            path, size = root / 'val2017' / image['file_name'], (image['height'], image['width'])
+            found += record(cast(Any, model(path)), number, path, size, kinds)['annotations']
+        result = dict.fromkeys(('coco/bbox_mAP', 'coco/segm_mAP'), 0.0)
+        for kind in ('bbox', 'segm') if found else ():
+            # As in mmdet: the sizes of masks are not those of their boxes.
+            entries = [{k: v for k, v in a.items() if kind == 'bbox' or k != 'bbox'} for a in found]
+            scores = COCOeval(truth, truth.loadRes(entries), kind)
+            for step in (scores.evaluate, scores.accumulate, scores.summarize):
                 step()
-        result[f'coco/{kind}_mAP'] = float(scores.stats[0]) if scores else 0.0
+            result[f'coco/{kind}_mAP'] = float(scores.stats[0])
     return result
 
 
 def segmentation_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, float]:
-    """Mean IoU on the validation set, by mmseg's own computation."""
+    """Return the mean IoU on the validation set, by mmseg's own computation."""
     from mmseg.evaluation import IoUMetric
 
     root, count, areas = Path(cfg.shapes.root) / 'ade', len(model.classes), []
@@ -120,100 +132,112 @@ def segmentation_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str,
     return {'mIoU': 100 * float(np.nanmean(metrics['IoU']))}
 
 
-def measure(measure: str, runners: list[dict], size: Sequence[int], args: Any, repetitions: int = 1,
-            image: str = '') -> dict[str, Any]:  # fmt: skip
-    """Run :mod:`dev.deploy_worker` in a process of its own."""
-    job = {'measure': measure, 'runners': runners, 'size': list(size), 'image': image,
-           'threads': args.threads, 'repetitions': repetitions}  # fmt: skip
-    command = [sys.executable, '-m', 'dev.deploy_worker', json.dumps(job)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    for line in run.stdout.splitlines():
-        if line.startswith('RESULT '):
-            return json.loads(line.removeprefix('RESULT '))
-    tail = '\n'.join(run.stderr.splitlines()[-5:])
-    raise UserError(f'{json.dumps(job)} ended with status {run.returncode}:\n{tail}')
+def accuracy(job: DemoModel, files: dict[str, Path], metrics: Path, threads: int) -> list[Row]:
+    """Evaluate each file of a model: one row each, after that of PyTorch.
+
+    Args:
+        job (DemoModel): The model.
+        files (dict[str, Path]): Its files by precision.
+        metrics (Path): What ``xcit-mm test`` wrote about the checkpoint.
+        threads (int): Threads of ONNX Runtime.
+    """
+    cfg = get_config(job.config)
+    evaluate = detection_metrics if cfg.default_scope == 'mmdet' else segmentation_metrics
+    measured = {'PyTorch': read_metrics(metrics)}
+    for precision, path in files.items():
+        measured[precision] = evaluate(xcit_mm_runtime.load(path, threads), cfg)
+        print(job.title, precision, measured[precision], flush=True)
+    for key, name in job.headline.items():
+        ours, theirs = measured['float32'][key], measured['PyTorch'][key]
+        if abs(ours - theirs) > TOLERANCE * best_value(name):
+            raise UserError(f'{name} in float32 is {ours}, in PyTorch {theirs}.')
+    return [
+        {
+            'model': job.title,
+            'runs with': runner,
+            **{name: values[key] for key, name in job.headline.items()},
+        }
+        for runner, values in measured.items()
+    ]
 
 
-def costs(title: str, torch_runner: dict, files: dict, size: Sequence[int], args: Any,
-          repetitions: int, image: str = '') -> list[dict[str, Any]]:  # fmt: skip
-    """Size, speed and memory of PyTorch and of each file: one row each."""
+def costs(
+    title: str, torch_runner: Row, files: dict[str, Path], repetitions: int, **job: Any
+) -> tuple[list[Row], dict[str, float]]:
+    """Measure size, speed and memory of PyTorch and of each file, and the shares of operators.
+
+    Args:
+        title (str): The model and the size of the image.
+        torch_runner (dict): As for :func:`dev.deploy_worker.build_step`.
+        files (dict[str, Path]): The files by precision.
+        repetitions (int): How many times each is timed.
+        **job: ``size``, ``image`` and ``threads``.
+    """
+
+    def measure(what: str, runners: Sequence[Row], repetitions: int = 1) -> dict[str, Any]:
+        settings = dict(measure=what, runners=list(runners), repetitions=repetitions, **job)
+        return run_worker('dev.deploy_worker', settings)
+
     runners = {'PyTorch': torch_runner, **{k: {'onnx': str(v)} for k, v in files.items()}}
-    medians = measure('speed', list(runners.values()), size, args, repetitions, image)['medians']
+    medians = measure('speed', list(runners.values()), repetitions)['medians']
     rows = []
     for (name, runner), seconds in zip(runners.items(), medians, strict=True):
-        peak = measure('memory', [runner], size, args, 1, image)['peak_MB']
-        path = Path(runner.get('onnx') or runner['checkpoint'])
-        rows.append({'model': title, 'runs with': name, 'MB': path.stat().st_size / 1e6,
-                     'ms': 1000 * seconds, 'PyTorch / this': medians[0] / seconds,
-                     'float32 / this': medians[1] / seconds, 'peak MB': peak})  # fmt: skip
-    # The checkpoint of a training also holds the state of the optimizer.
-    rows[0]['MB'] = None
-    return rows
+        rows.append({
+            'model': title,
+            'runs with': name,
+            # The checkpoint of a training also holds the state of the optimizer.
+            'MB': files[name].stat().st_size / 1e6 if name in files else None,
+            'ms': 1000 * seconds,
+            'PyTorch / this': medians[0] / seconds,
+            'float32 / this': medians[1] / seconds,
+            'peak MB': measure('memory', [runner])['peak_MB'],
+        })  # fmt: skip
+    shares = measure('operators', [runners['float32']], -(-repetitions // 7))['shares']
+    return rows, shares
 
 
-def run_job(job: Job, args: argparse.Namespace) -> tuple[list[dict], list[dict], dict]:
-    """Accuracy and costs of one model of the demo, and the shares of its operators."""
-    train, test, _ = steps(job, args.demo, 0, 4 if args.quick else None)
+def run_job(
+    job: DemoModel, args: argparse.Namespace
+) -> tuple[list[Row], list[Row], dict[str, float]]:
+    """Return accuracy and costs of one model of the demo, and the shares of its operators."""
+    train, test, _ = steps(job, args.demo, 0, QUICK_ITERATIONS if args.quick else None)
     for step in (train, test):
         run_step(step, {})
     files = export_all(job.config, train.result, job.name, args.out_dir)
-    cfg = get_config(job.config)
-    evaluate = detection_metrics if cfg.default_scope == 'mmdet' else segmentation_metrics
-    expected = read_metrics(test.result)
-    rows: list[dict[str, Any]] = [{'model': job.title, 'runs with': 'PyTorch'}]
-    rows[0] |= {name: expected[key] for key, name in job.headline.items()}
-    for precision, path in files.items():
-        metrics = evaluate(xcit_mm_runtime.load(path, args.threads), cfg)
-        row = {name: metrics[key] for key, name in job.headline.items()}
-        rows.append({'model': job.title, 'runs with': precision, **row})
-        print(rows[-1], flush=True)
-    for name in job.headline.values():
-        if abs(rows[1][name] - rows[0][name]) > TOLERANCE * best_value(name):
-            raise UserError(f'{name} in float32 is {rows[1][name]}, in PyTorch {rows[0][name]}.')
+    shapes = get_config(job.config).shapes
+    image = min(Path(shapes.root, job.images.rpartition('/')[0]).iterdir())
     runner = {'config': job.config, 'checkpoint': str(train.result)}
-    side = cfg.shapes.size
-    image = str(sorted(Path(cfg.shapes.root, job.images.rpartition('/')[0]).iterdir())[0])
-    spent = costs(f'{job.title}, {side}x{side}', runner, files, (side, side), args, 31, image)
-    shares = measure('operators', [{'onnx': str(files['float32'])}], (side, side), args, 5, image)
-    return rows, spent, shares['shares']
+    title, size = f'{job.title}, {shapes.size}x{shapes.size}', (shapes.size, shapes.size)
+    return (
+        accuracy(job, files, test.result, args.threads),
+        *costs(title, runner, files, 31, size=size, image=str(image), threads=args.threads),
+    )
 
 
-def run_large(args: argparse.Namespace) -> tuple[list[dict], dict]:
-    """Costs of a larger model on a larger image, with random weights."""
-    from mmengine.registry import MODELS, init_default_scope
-
-    from xcit_mm.compat import revert_sync_bn
-    from xcit_mm_cli.common import load_config
-
+def run_large(args: argparse.Namespace) -> tuple[list[Row], dict[str, float]]:
+    """Return costs of a larger model on a larger image, with random weights."""
     checkpoint = args.out_dir / 'large.pth'
     if not checkpoint.exists():
-        cfg = load_config(LARGE, LARGE_OPTIONS)
-        init_default_scope(cfg.default_scope)
-        revert_sync_bn(cfg)
-        torch.manual_seed(0)
-        model = MODELS.build(cfg.model)
-        model.init_weights()
         args.out_dir.mkdir(parents=True, exist_ok=True)
-        torch.save({'state_dict': model.state_dict(), 'meta': {}}, checkpoint)
+        save_random_weights(load_config(LARGE, LARGE_OPTIONS), checkpoint)
     files = export_all(LARGE, checkpoint, 'large', args.out_dir, *LARGE_OPTIONS)
     runner = {'config': LARGE, 'checkpoint': str(checkpoint), 'options': LARGE_OPTIONS}
     title = 'Semantic FPN on XCiT-S12/16, {}x{}'.format(*LARGE_SIZE)
-    shares = measure('operators', [{'onnx': str(files['float32'])}], LARGE_SIZE, args, 2)
-    return costs(title, runner, files, LARGE_SIZE, args, 5), shares['shares']
+    return costs(title, runner, files, 5, size=LARGE_SIZE, image='', threads=args.threads)
 
 
 def page_text(data: dict[str, Any]) -> str:
-    """The tables, for the page."""
+    """Return the tables, for the page."""
     parts = [format_table(changes(rows), 'markdown') for rows in data['accuracy']]
-    parts.append(format_table(rounded(data['costs']), 'markdown'))
+    parts.append(format_table([rounded(row) for row in data['costs']], 'markdown'))
     for title, shares in data['operators'].items():
         named = ', '.join(f'{name} {share:.0%}' for name, share in shares.items())
         parts.append(f'Where the time of float32 goes, {title}: {named}.')
     return '\n' + '\n\n'.join(parts) + '\n'
 
 
-def changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each file adds to the scores of PyTorch, in the first row; those are on another page."""
+def changes(rows: list[Row]) -> list[Row]:
+    """Return what each file adds to the scores of PyTorch, the first row, which are elsewhere."""
     first, *files = rows
     return [
         {
@@ -230,25 +254,20 @@ def change(key: str, value: float) -> str:
     return f'{round(value, digits) + 0.0:+.{digits}f}'
 
 
-def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three digits for metrics, two decimals for ratios, one for the rest."""
-    digits = {'MB': 1, 'ms': 1, 'peak MB': 0, 'PyTorch / this': 2, 'float32 / this': 2}
-
-    def text(key: str, value: Any) -> Any:
-        if value is None:
-            return ''
-        if not isinstance(value, float):
-            return value
-        return f'{value:.{digits[key]}f}' if key in digits else format_metric(key, value)
-
-    return [{key: text(key, value) for key, value in row.items()} for row in rows]
+def rounded(row: Row) -> Row:
+    """Return a row of costs as it is written."""
+    text = {
+        key: '' if row[key] is None else f'{row[key]:.{digits}f}'
+        for key, digits in COST_DIGITS.items()
+    }
+    return {**row, **text}
 
 
 def run_benchmark(args: argparse.Namespace) -> int:
     if not args.quick and not args.page.is_file():
         raise UserError(f'There is no page {args.page}; run this in the root of the repository.')
     data: dict[str, Any] = {'threads': args.threads, 'accuracy': [], 'costs': [], 'operators': {}}
-    for job in JOBS[1:] if args.quick else JOBS:
+    for job in MODELS[1:] if args.quick else MODELS:
         rows, spent, shares = run_job(job, args)
         data['accuracy'].append(rows)
         data['costs'] += spent
@@ -259,8 +278,7 @@ def run_benchmark(args: argparse.Namespace) -> int:
         data['operators'][spent[0]['model']] = shares
     text = page_text(data)
     print(text)
-    folder = args.out_dir if args.quick else args.page.parent
-    write_atomically(folder / 'deploy.json', json.dumps(data, indent=1) + '\n')
+    write_numbers((args.out_dir if args.quick else args.page.parent) / 'deploy.json', data)
     if not args.quick:
         write_between_marks(args.page, {'precision': text})
     return 0

@@ -5,8 +5,11 @@
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +23,7 @@ Case = Callable[[], Tensors]
 
 
 def random_boxes(count: int, seed: int, size: float = 32) -> Tensor:
-    """Boxes within an image."""
+    """Return boxes within an image."""
     generator = torch.Generator().manual_seed(seed)
     corners = torch.rand(count, 2, 2, generator=generator) * size
     return torch.cat([corners.amin(1), corners.amax(1)], 1)
@@ -28,6 +31,12 @@ def random_boxes(count: int, seed: int, size: float = 32) -> Tensor:
 
 def numbers(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def kept(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Tensors:
+    """Return what a kind of NMS keeps."""
+    dets, keep = function(*arguments, **settings)
+    return {'dets': dets, 'keep': keep}
 
 
 def nms_cases() -> Iterator[tuple[str, Case]]:
@@ -41,43 +50,43 @@ def nms_cases() -> Iterator[tuple[str, Case]]:
         'exact': (exact, torch.tensor([0.5, 0.4, 0.3])),
         'empty': (torch.zeros(0, 4), torch.zeros(0)),
     }
-    for name, (boxes, scores) in sets.items():
-        # mmcv sorts in an order that leaves open which of equal scores comes first.
-        for offset in () if name == 'ties' else (0, 1):
-            for threshold in (0.3, 0.7):
-
-                def hard(
-                    b: Tensor = boxes, s: Tensor = scores, o: int = offset, t: float = threshold
-                ) -> Tensors:
-                    dets, keep = nms(b, s, t, offset=o)
-                    return {'dets': dets, 'keep': keep}
-
-                yield f'nms/{name}/{offset}/{threshold}', hard
+    for name, found in sets.items():
         for method in ('naive', 'linear', 'gaussian'):
-
-            def soft(b: Tensor = boxes, s: Tensor = scores, m: str = method) -> Tensors:
-                dets, keep = soft_nms(b, s, method=m, min_score=0.05)
-                return {'dets': dets, 'keep': keep}
-
-            yield f'soft_nms/{name}/{method}', soft
-        if len(boxes):
-            for kind in ('soft_nms',) if name == 'ties' else ('nms', 'soft_nms'):
-
-                def batched(b: Tensor = boxes, s: Tensor = scores, k: str = kind) -> Tensors:
-                    classes = torch.arange(len(b)) % 3
-                    cfg = dict(type=k, iou_threshold=0.5)
-                    dets, keep = batched_nms(b, s, classes, cfg)
-                    return {'dets': dets, 'keep': keep}
-
-                yield f'batched_nms/{name}/{kind}', batched
+            case = partial(kept, soft_nms, *found, method=method, min_score=0.05)
+            yield f'soft_nms/{name}/{method}', case
+        # mmcv sorts in an order that leaves open which of equal scores comes first.
+        is_ordered, classes = name != 'ties', torch.arange(len(found[0])) % 3
+        for offset, threshold in product((0, 1), (0.3, 0.7)) if is_ordered else ():
+            yield f'nms/{name}/{offset}/{threshold}', partial(kept, nms, *found, threshold, offset)
+        for kind in ('nms', 'soft_nms') if is_ordered else ('soft_nms',):
+            if name != 'empty':
+                cfg = dict(type=kind, iou_threshold=0.5)
+                yield f'batched_nms/{name}/{kind}', partial(kept, batched_nms, *found, classes, cfg)
 
 
-def with_gradients(function: Callable[..., Tensor], seed: int, **inputs: Tensor) -> Tensors:
-    """The output of a function, and the gradients of a random sum of it."""
-    inputs = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    output = function(**inputs)
+def with_gradients(
+    function: Callable[..., Tensor],
+    seed: int,
+    inputs: Mapping[str, Tensor | None],
+    *settings: Any,
+    fixed: Sequence[str] = (),
+) -> Tensors:
+    """Return the output of a function, and the gradients of a random sum of it.
+
+    Args:
+        function (callable): The operator.
+        seed (int): Seed of the weights of the sum.
+        inputs (Mapping[str, Tensor]): Its first arguments, by name.
+        *settings: The others.
+        fixed (Sequence[str]): Inputs without a gradient.
+    """
+    given = {
+        name: x if x is None or name in fixed else x.clone().requires_grad_()
+        for name, x in inputs.items()
+    }
+    output = function(*given.values(), *settings)
     output.backward(numbers(*output.shape, seed=seed))
-    grads = {f'grad_{name}': x.grad for name, x in inputs.items() if x.grad is not None}
+    grads = {f'grad_{n}': x.grad for n, x in given.items() if x is not None and x.grad is not None}
     return {'output': output.detach(), **grads}
 
 
@@ -87,22 +96,12 @@ def roi_align_cases() -> Iterator[tuple[str, Case]]:
     boxes = random_boxes(12, 3, size=70) - 3  # some reach beyond the image, of 16 x 12 features
     boxes[-1, 2:] = boxes[-1, :2]  # a point
     image = torch.arange(12)[:, None] % 2
+    features = {'input': numbers(2, 4, 16, 12, seed=4)}
     sets = {'many': torch.cat([image, boxes], 1), 'empty': torch.zeros(0, 5)}
-    for name, rois in sets.items():
-        for mode in ('avg', 'max'):
-            for aligned in (True, False):
-                for ratio in (0, 2):
-
-                    def case(
-                        r: Tensor = rois, m: str = mode, a: bool = aligned, s: int = ratio
-                    ) -> Tensors:
-                        return with_gradients(
-                            lambda input: roi_align(input, r, (3, 2), 0.25, s, m, a),
-                            seed=5,
-                            input=numbers(2, 4, 16, 12, seed=4),
-                        )
-
-                    yield f'roi_align/{name}/{mode}/{aligned}/{ratio}', case
+    for name, aligned, ratio in product(sets, (True, False), (0, 2)):
+        settings = (sets[name], (3, 2), 0.25, ratio, 'avg', aligned)
+        case = partial(with_gradients, roi_align, 5, features, *settings)
+        yield f'roi_align/{name}/avg/{aligned}/{ratio}', case
 
 
 def deform_conv_cases() -> Iterator[tuple[str, Case]]:
@@ -116,44 +115,23 @@ def deform_conv_cases() -> Iterator[tuple[str, Case]]:
     }
     for name, (*geometry, height, width) in settings.items():
         groups, offset_groups = geometry[3:]
-        inputs = {
-            'input': numbers(2, 4, 7, 6, seed=6),
-            'offset': numbers(2, offset_groups * 18, height, width, seed=7),
-            'weight': numbers(6, 4 // groups, 3, 3, seed=8),
-        }
-        mask = numbers(2, offset_groups * 9, height, width, seed=9).sigmoid()
-
-        def plain(x: Tensors = inputs, g: list[int] = geometry) -> Tensors:
-            def run(input: Tensor, offset: Tensor, weight: Tensor) -> Tensor:
-                return deform_conv2d(input, offset, weight, *g)
-
-            return with_gradients(run, seed=10, **x)
-
+        image = numbers(2, 4, 7, 6, seed=6)
+        offset = numbers(2, offset_groups * 18, height, width, seed=7)
+        weight = numbers(6, 4 // groups, 3, 3, seed=8)
+        inputs = {'input': image, 'offset': offset, 'weight': weight}
+        plain = partial(with_gradients, deform_conv2d, 10, inputs, *geometry)
         yield f'deform_conv/{name}', plain
-
-        def frozen(x: Tensors = inputs, g: list[int] = geometry) -> Tensors:
-            def run(weight: Tensor) -> Tensor:
-                return deform_conv2d(x['input'], x['offset'], weight, *g)
-
-            return with_gradients(run, seed=10, weight=x['weight'])
-
-        yield f'deform_conv_weight_only/{name}', frozen
-        for bias in ({'bias': numbers(6, seed=11)}, {}):
-
-            def modulated(
-                x: Tensors = inputs, m: Tensor = mask, b: Tensors = bias, g: list[int] = geometry
-            ) -> Tensors:
-                def run(**tensors: Tensor) -> Tensor:
-                    names = ('input', 'offset', 'mask', 'weight', 'bias')
-                    return modulated_deform_conv2d(*(tensors.get(name) for name in names), *g)
-
-                return with_gradients(run, seed=10, mask=m, **x, **b)
-
-            yield f'modulated_deform_conv/{name}/{"bias" if bias else "no_bias"}', modulated
+        yield f'deform_conv_weight_only/{name}', partial(plain, fixed=('input', 'offset'))
+        mask = numbers(2, offset_groups * 9, height, width, seed=9).sigmoid()
+        inputs = {'input': image, 'offset': offset, 'mask': mask, 'weight': weight}
+        for kind, bias in (('bias', numbers(6, seed=11)), ('no_bias', None)):
+            given = {**inputs, 'bias': bias}
+            case = partial(with_gradients, modulated_deform_conv2d, 10, given, *geometry)
+            yield f'modulated_deform_conv/{name}/{kind}', case
 
 
 def all_cases() -> dict[str, Case]:
-    """Every case by its name: operator/variant/..."""
+    """Return every case by its name: operator/variant/..."""
     return dict([*nms_cases(), *roi_align_cases(), *deform_conv_cases()])
 
 

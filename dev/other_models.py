@@ -7,7 +7,6 @@ writes the table.
 """
 
 import argparse
-import re
 import sys
 import tempfile
 import traceback
@@ -20,12 +19,13 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
+from dev.pages import write_between_marks
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.tables import format_table
-from xcit_mm_runtime.files import write_atomically
 
 PAGE = Path(__file__).parents[1] / 'docs' / 'backbone.md'
-START, END = '<!-- written by python -m dev.other_models -->\n', '<!-- end of the table -->'
+# The marks of the table on it.
+MARKS = 'other models'
 # The first config of the page is this one, for RetinaNet.
 CONFIG = """\
 _base_ = '{base}'
@@ -209,7 +209,7 @@ BASES = {base: (change, name) for change in CHANGES for name, base in change.bas
 def config_text(
     base: str, arch: str | dict[str, int], width: int, checkpoint: str | None = None
 ) -> str:
-    """The config of a row of the table, as the page puts it together.
+    """Return the config of a row of the table, as the page puts it together.
 
     Args:
         base (str): One of :data:`BASES`.
@@ -229,7 +229,7 @@ def config_text(
 
 
 def load(base: str) -> Config:
-    """A config with XCiT in it, small enough for a CPU.
+    """Return a config with XCiT in it, small enough for a CPU.
 
     Args:
         base (str): One of :data:`BASES`.
@@ -257,7 +257,7 @@ def _shrink(model: dict[str, Any]) -> None:
 
 
 def batch_for(cfg: Config) -> dict[str, Any]:
-    """Two random images with the annotations that the pipeline of a config would load."""
+    """Return two random images with the annotations that the pipeline of a config would load."""
     if cfg.default_scope == 'mmseg':
         return _segmentation_batch()
     from mmdet.testing import demo_mm_inputs
@@ -318,22 +318,21 @@ def try_model(cfg: Config) -> list[Any]:
 
 
 def table() -> str:
-    """The models that were tried, in Markdown."""
+    """Return the models that were tried, in Markdown."""
     rows = [
         {
             'model': name,
             'base config': f'`{base}`',
             'in `backbone`': f'`{change.backbone}`' if change.backbone else '',
             'elsewhere in `model`': f'`{change.others}`',
-            'optimizer': _optimizer(change),
+            'optimizer': _describe_optimizer(change),
         }
         for base, (change, name) in BASES.items()
     ]
     return format_table(rows, 'markdown')
 
 
-def _optimizer(change: Change) -> str:
-    """The last cell of a row."""
+def _describe_optimizer(change: Change) -> str:
     if not change.rate:
         return 'of the base config'
     return f'`{change.rate}`' + (', `eta_min=5e-6`' if change.schedule else '')
@@ -360,10 +359,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f'failed: {", ".join(failed)}', file=sys.stderr)
         return 1
     if not names:
-        text = PAGE.read_text(encoding='utf-8')
-        between = re.escape(START) + '.*?' + re.escape(END)
-        new = re.sub(between, lambda _: START + table() + '\n' + END, text, flags=re.DOTALL)
-        write_atomically(PAGE, new)
+        write_between_marks(PAGE, {MARKS: table()})
     return 0
 
 

@@ -1,195 +1,133 @@
 """``python -m dev.pretraining_study``: does pre-training help? Makes the tables of the page.
 
-Needs data/bccd and data/camvid; docs/real_data.md says where they come from.
+Needs data/bccd and data/camvid; docs/studies/real_data.md says where they come from.
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from mmengine.runner import find_latest_checkpoint
 
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.models.ablations import ABLATIONS
-from xcit_mm_cli.common import explain_errors
-from xcit_mm_runtime.files import write_atomically
 
-from .studies import Record, Study, Task, add_run_arguments, command, last_checkpoint, train
+from .studies import Record, Row, Study, Task, command
 
 OUT = Path('work_dirs/pretraining_study')
 # What is read from the log of a pre-training, besides the loss.
 LOGGED = ['information', 'accuracy/knn', 'accuracy/linear']
-# Datasets that are pre-trained on without labels, each with its config.
-DINO = {
-    'shapes': 'configs/pretraining/dino_xcit_n12_8_shapes.py',
-    'bccd': 'configs/pretraining/dino_xcit_n12_16_bccd.py',
-    'camvid': 'configs/pretraining/dino_xcit_n12_16_camvid.py',
-}
 SCRATCH, FROM_DINO, FULL = 'random', 'DINO', 'full network'
-
-
-def dino_folder(data: str) -> Path:
-    return OUT / f'dino_{data}'
-
-
-def weights_of(data: str) -> Path:
-    return dino_folder(data) / 'teacher.safetensors'
-
-
-def start_from(data: str) -> tuple[str, ...]:
-    """Options that start a backbone from the teacher of a dataset."""
-    backbone = 'model.backbone.init_cfg'
-    changes = dict(_delete_=True, type='Pretrained', checkpoint=weights_of(data))
-    return tuple(f'{backbone}.{key}={value}' for key, value in changes.items())
-
-
-def transfer(title: str, data: str, config: str, **metrics: Any) -> Task:
-    """A short training from random weights and from those of DINO."""
-    configs = dict.fromkeys((SCRATCH, FROM_DINO), f'dev/peers/{config}_short.py')
-    return Task(title, configs, **metrics, options={FROM_DINO: start_from(data)})
-
-
 MASKS = {'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
 BOXES = {'coco/bbox_mAP': 'AP', 'coco/bbox_mAP_50': 'AP50'}
 LABELS = {'mIoU': 'mIoU', 'aAcc': 'aAcc'}
 CLASSES = {'accuracy/top1': 'top-1'}
+# What others start from, and a sanity check: no comparisons.
+ONE_SEED = ('dino', 'classification')
+
+
+def weights_of(data: str) -> Path:
+    return OUT / f'{data}_teacher.safetensors'
+
+
+def transfer(title: str, data: str, config: str, metrics: dict[str, str]) -> Task:
+    """Return a short training from random weights and from those of DINO."""
+    configs = dict.fromkeys((SCRATCH, FROM_DINO), f'dev/peers/{config}_short.py')
+    start = dict(_delete_=True, type='Pretrained', checkpoint=weights_of(data))
+    options = tuple(f'model.backbone.init_cfg.{key}={value}' for key, value in start.items())
+    return Task(title, configs, metrics, {FROM_DINO: options})
+
+
 TASKS = {
-    'shapes_detection': transfer(
-        'Shapes: Mask R-CNN',
-        'shapes',
-        'mask_rcnn_n12_8_shapes',
-        metrics=MASKS,
-        curve='coco/bbox_mAP',
+    'dino': Task(
+        'DINO, without labels',
+        {
+            'shapes': 'configs/pretraining/dino_xcit_n12_8_shapes.py',
+            'bccd': 'configs/pretraining/dino_xcit_n12_16_bccd.py',
+            'camvid': 'configs/pretraining/dino_xcit_n12_16_camvid.py',
+        },
+        {},
     ),
+    'shapes_detection': transfer('Shapes: Mask R-CNN', 'shapes', 'mask_rcnn_n12_8_shapes', MASKS),
     'shapes_segmentation': transfer(
-        'Shapes: Semantic FPN',
-        'shapes',
-        'sem_fpn_n12_8_shapes',
-        metrics=LABELS,
-        curve='mIoU',
+        'Shapes: Semantic FPN', 'shapes', 'sem_fpn_n12_8_shapes', LABELS
     ),
-    'bccd': transfer(
-        'BCCD: Faster R-CNN',
-        'bccd',
-        'faster_rcnn_n12_16_bccd',
-        metrics=BOXES,
-        curve='coco/bbox_mAP',
-    ),
-    'camvid': transfer(
-        'CamVid: Semantic FPN',
-        'camvid',
-        'sem_fpn_n12_16_camvid',
-        metrics=LABELS,
-        curve='mIoU',
-    ),
+    'bccd': transfer('BCCD: Faster R-CNN', 'bccd', 'faster_rcnn_n12_16_bccd', BOXES),
+    'camvid': transfer('CamVid: Semantic FPN', 'camvid', 'sem_fpn_n12_16_camvid', LABELS),
     'classification': Task(
         'Shapes, classified',
         {'XCiT-N12/8, 4 epochs': 'configs/classification/xcit_n12_8_shapes.py'},
         CLASSES,
-        'accuracy/top1',
     ),
     'ablations': Task(
         'Ablations',
         dict.fromkeys((FULL, *ABLATIONS), 'dev/peers/xcit_n12_8_shapes_short.py'),
         CLASSES,
-        'accuracy/top1',
-        options={
+        {
             name: ('model.backbone.type=AblatedXCiTClassifier', f'model.backbone.ablation={name}')
             for name in ABLATIONS
         },
     ),
 }
-# A sanity check, not a comparison.
-ONE_SEED = ('classification',)
-STUDY = Study(
-    TASKS,
-    out=OUT,
-    page=Path('docs/pretraining.md'),
-    records=Path('docs/pretraining.json'),
-    picture=Path('docs/images/pretraining_curves.png'),
-    first_column='start',
-    by_time=False,
-)
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog='python -m dev.pretraining_study',
-        description='Pre-train XCiT-N12 with DINO on three small datasets, train detectors and '
-        'segmentors from that and from random weights, train the ablations, and write '
-        'the tables and curves of docs/pretraining.md. Runs that are done are left out, '
-        'interrupted ones are resumed. All of it takes almost two hours of one processor.',
-    )
-    parser.add_argument(
-        '--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all'
-    )
-    add_run_arguments(parser, seeds=[0, 1, 2])
-    return parser.parse_args(argv)
+class PretrainingStudy(Study):
+    """The study of pre-training: DINO runs before what starts from it."""
+
+    def run(self, task: str, model: str, seed: int, threads: int) -> None:
+        if task in ONE_SEED and seed != self.seeds[0]:
+            return
+        if model == FROM_DINO:
+            super().run('dino', task.partition('_')[0], self.seeds[0], threads)
+        super().run(task, model, seed, threads)
+
+    def results(self, task: str, model: str, folder: Path, threads: int) -> Record:
+        if task != 'dino':
+            return super().results(task, model, folder, threads)
+        command('convert', find_latest_checkpoint(str(folder)), weights_of(model), '--force')
+        loss, curves = read_curves(folder, LOGGED)
+        return {'metrics': {'iterations': max(loss)}, 'curve': loss, 'curves': curves}
+
+    def tables(self, records: list[Record]) -> dict[str, list[Row]]:
+        return {**super().tables(records), 'dino': dino_rows(records)}
 
 
-def pretrain(data: str, threads: int) -> None:
-    """Pre-train on a dataset and keep the teacher, unless that is done."""
-    folder = dino_folder(data)
-    record = folder / 'record.json'
-    if record.is_file():
-        return
-    print(f'DINO on {data}: {folder}', flush=True)
-    minutes = train(DINO[data], folder, 0, threads)
-    command('convert', last_checkpoint(folder), weights_of(data), '--force')
-    loss, curves = read_curves(folder, LOGGED)
-    content = {
-        'task': 'dino',
-        'model': data,
-        'seed': 0,
-        'threads': threads,
-        'processor_minutes': minutes,
-        'metrics': {'iterations': max(loss)},
-        'curve': loss,
-        'curves': curves,
-    }
-    write_atomically(record, json.dumps(content, indent=1) + '\n')
-
-
-def dino_rows(records: list[Record]) -> list[dict[str, Any]]:
-    """A row per dataset: loss, information and, with labels, the accuracy of the features."""
+def dino_rows(records: list[Record]) -> list[Row]:
+    """Return a row per dataset: loss, information and, with labels, accuracy of the features."""
     found = {r['model']: r for r in records if r['task'] == 'dino'}
     rows = []
-    for record in (found[data] for data in DINO if data in found):
+    for record in (found[data] for data in TASKS['dino'].configs if data in found):
         loss = list(record['curve'].values())
         information, knn, linear = (list(record['curves'][name].values()) for name in LOGGED)
         rows.append(
             {
                 'images': record['model'],
                 'iterations': record['metrics']['iterations'],
-                'loss': span(max(loss), loss[-1], 2),
-                'information': span(min(information), information[-1], 2),
-                'k-NN, %': span(knn[0], knn[-1], 1) if knn else '',
-                'linear, %': span(linear[0], linear[-1], 1) if linear else '',
+                'loss': f'{max(loss):.2f} to {loss[-1]:.2f}',
+                'information': f'{min(information):.2f} to {information[-1]:.2f}',
+                'k-NN, %': f'{knn[0]:.1f} to {knn[-1]:.1f}' if knn else '',
+                'linear, %': f'{linear[0]:.1f} to {linear[-1]:.1f}' if linear else '',
                 'processor minutes': record['processor_minutes'],
             }
         )
     return rows
 
 
-def span(start: float, end: float, digits: int) -> str:
-    return f'{start:.{digits}f} to {end:.{digits}f}'
-
-
-def work(args: argparse.Namespace) -> int:
-    for seed in [] if args.report else args.seeds:
-        for task in args.tasks:
-            for model in TASKS[task].configs:
-                if seed != args.seeds[0] and task in ONE_SEED:
-                    continue
-                if model == FROM_DINO:
-                    pretrain(task.partition('_')[0], args.threads)
-                STUDY.run(task, model, seed, args.threads)
-    records = STUDY.read_records()
-    tables = {task: STUDY.headline_rows(task, records) for task in TASKS}
-    STUDY.write(records, {'dino': dino_rows(records), **tables})
-    return 0
-
+STUDY = PretrainingStudy(
+    TASKS,
+    out=OUT,
+    page=Path('docs/studies/pretraining.md'),
+    first_column='start',
+    by_time=False,
+    seeds=(0, 1, 2),
+)
 
 if __name__ == '__main__':
-    sys.exit(explain_errors(work, parse_args(None)))
+    sys.exit(
+        STUDY.main(
+            'python -m dev.pretraining_study',
+            'Pre-train XCiT-N12 with DINO on three small datasets, train detectors and segmentors '
+            'from that and from random weights, train the ablations, and write the tables and '
+            'curves of docs/studies/pretraining.md. Runs that are done are left out, interrupted '
+            'ones are resumed. All of it takes almost two hours of one processor.',
+        )
+    )

@@ -23,15 +23,14 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from dev.memory import status
+from dev.measure import memory_status
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
-from xcit_mm.inference import find_sources, infer, load_predictor
+from xcit_mm.inference import infer, load_predictor
 from xcit_mm.weights import read_weights
-from xcit_mm_cli.arguments import positive
 from xcit_mm_cli.common import explain_errors, load_config, task_of
 from xcit_mm_runtime.files import write_atomically
-from xcit_mm_runtime.inputs import Source
+from xcit_mm_runtime.inputs import MediaSource, find_sources
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -43,8 +42,8 @@ SCORE_THR = 0.2  # low: random weights give low scores, and some detections must
 
 
 @dataclass
-class Report:
-    """What a run did and found.
+class SoakReport:
+    """The rounds of a run, and what went wrong in them.
 
     Args:
         images (int): Number of images processed.
@@ -72,7 +71,7 @@ class Report:
         )
 
 
-class Subject:
+class SoakedModel:
     """A model with random weights, and the hash of what it wrote in the first round."""
 
     def __init__(self, config: str, folder: Path) -> None:
@@ -80,10 +79,10 @@ class Subject:
         self.task = task_of(cfg)
         self.results = folder / self.task
         self.checkpoint = save_random_weights(cfg, folder / f'{self.task}.pth')
-        self.predictor = load_predictor(cfg, self.task, str(self.checkpoint), 'cpu')
+        self.predictor = load_predictor(cfg, str(self.checkpoint), 'cpu')
         self.first = ''
 
-    def problems(self, images: list[Source]) -> Iterator[str]:
+    def problems(self, images: list[MediaSource]) -> Iterator[str]:
         """Process the images; yield what went wrong."""
         shutil.rmtree(self.results, ignore_errors=True)
         self.results.mkdir()
@@ -111,7 +110,7 @@ def save_random_weights(cfg: Config, path: Path) -> Path:
     return path
 
 
-def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
+def soak(minutes: float, images: int, size: int, out_dir: Path) -> SoakReport:
     """Run for a given time, but for at least two rounds.
 
     Args:
@@ -120,23 +119,23 @@ def soak(minutes: float, images: int, size: int, out_dir: Path) -> Report:
         size (int): Height and width of most of them.
         out_dir (Path): Where ``soak.json`` goes, and the results of rounds that went wrong.
     """
-    report, start = Report(), time.monotonic()
+    report, start = SoakReport(), time.monotonic()
     out_dir.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = make_shapes(folder / 'shapes', 1, images, size)
         paths = find_sources([str(data / 'coco' / 'val2017')])
-        subjects = [Subject(config, folder) for config in CONFIGS]
+        models = [SoakedModel(config, folder) for config in CONFIGS]
         while len(report.memory) < 2 or time.monotonic() - start < 60 * minutes:
             number = len(report.memory) + 1
-            for subject in subjects:
-                for problem in subject.problems(paths):
-                    report.failures.append(f'round {number}, {subject.task}: {problem}')
-                    kept = out_dir / f'round_{number}_{subject.task}'
-                    shutil.copytree(subject.results, kept, dirs_exist_ok=True)
-            report.images += len(subjects) * len(paths)
+            for model in models:
+                for problem in model.problems(paths):
+                    report.failures.append(f'round {number}, {model.task}: {problem}')
+                    kept = out_dir / f'round_{number}_{model.task}'
+                    shutil.copytree(model.results, kept, dirs_exist_ok=True)
+            report.images += len(models) * len(paths)
             report.minutes.append((time.monotonic() - start) / 60)
-            report.memory.append(status('VmRSS'))
+            report.memory.append(memory_status('VmRSS'))
             write_atomically(out_dir / 'soak.json', json.dumps(asdict(report), indent=1) + '\n')
             print(report, flush=True)
     return report
@@ -195,21 +194,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--minutes', type=float, default=30, help='default: %(default)s')
     parser.add_argument(
-        '--images', type=positive, default=200, help='images per round (default: %(default)s)'
+        '--images', type=int, default=200, help='images per round (default: %(default)s)'
     )
-    parser.add_argument('--size', type=positive, default=64, help='pixels (default: %(default)s)')
+    parser.add_argument('--size', type=int, default=64, help='pixels (default: %(default)s)')
     parser.add_argument(
         '--out-dir',
         type=Path,
         default=Path('work_dirs/soak') / time.strftime('%Y%m%d_%H%M%S'),
         help='where soak.json goes (default: work_dirs/soak/TIME)',
     )
-    return explain_errors(print_report, parser.parse_args(argv))
+    return explain_errors(work, parser.parse_args(argv))
 
 
-def print_report(args: argparse.Namespace) -> int:
-    if (args.out_dir / 'soak.json').exists():
-        raise UserError(f'{args.out_dir / "soak.json"} already exists; choose another --out-dir.')
+def work(args: argparse.Namespace) -> int:
     try:
         report = soak(args.minutes, args.images, args.size, args.out_dir)
     except ValueError as error:

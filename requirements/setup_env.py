@@ -31,14 +31,14 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements'
 VENV = ROOT / '.venv'
 LOG = ROOT / '.setup.log'
+PYTHON = VENV / 'bin' / 'python'
+SITE = VENV / 'lib' / f'python{sys.version_info.major}.{sys.version_info.minor}' / 'site-packages'
 # Written last. An environment without it was interrupted and is rebuilt, never repaired.
 READY = VENV / 'xcit_mm-ready'
 # Written when this project is installed in it. If setup.py changes, only that step is repeated.
 INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
 MIN_PYTHON = (3, 11)
-
-OPS = ('auto', 'compiled', 'torchvision')
 
 # A precompiled header must be built and used with exactly the same flags; setting CFLAGS replaces
 # Python's own.
@@ -65,26 +65,29 @@ class StepFailed(Exception):
     """A step failed; the message says what to do."""
 
 
-def site_packages() -> Path:
-    version = f'python{sys.version_info.major}.{sys.version_info.minor}'
-    return VENV / 'lib' / version / 'site-packages'
+def installed_versions() -> dict[str, str]:
+    """Return the versions in the environment by normalized name: no interpreter is started."""
+    return {
+        dist.metadata['Name'].lower().replace('_', '-'): dist.version
+        for dist in importlib.metadata.distributions(path=[str(SITE)])
+    }
 
 
-def venv_python() -> Path:
-    return VENV / 'bin' / 'python'
+def pinned_versions(*files: str) -> dict[str, str]:
+    """Return the versions that requirements files ask for, by normalized name.
 
-
-def pinned_versions() -> dict[str, str]:
-    """The versions that the requirements files ask for, by normalized name."""
+    Args:
+        *files (str): Names of the files. Defaults to all.
+    """
     pins = {}
-    for file in sorted(REQUIREMENTS.glob('*.txt')):
+    for file in [REQUIREMENTS / name for name in files] or sorted(REQUIREMENTS.glob('*.txt')):
         for name, version in re.findall(r'^([\w.-]+)==([^\s;]+)', file.read_text(), re.M):
             pins[name.lower().replace('_', '-')] = version
     return pins
 
 
 def fingerprint(torch: str | None = None) -> str:
-    """Changes whenever the environment has to be rebuilt."""
+    """Return a text that changes whenever the environment has to be rebuilt."""
     digest = hashlib.sha256(f'{sys.version} {ROOT} {torch or ""}'.encode())
     for file in [*sorted(REQUIREMENTS.glob('*.txt')), Path(__file__)]:
         digest.update(file.read_bytes())
@@ -92,39 +95,34 @@ def fingerprint(torch: str | None = None) -> str:
 
 
 def project_fingerprint() -> str:
-    """Changes whenever this project has to be installed again."""
+    """Return a text that changes whenever this project has to be installed again."""
     return hashlib.sha256((ROOT / 'setup.py').read_bytes()).hexdigest()
 
 
 def is_installed() -> bool:
-    """Whether this project is installed as its setup.py says now."""
-    found = importlib.metadata.distributions(name='xcit_mm', path=[str(site_packages())])
+    """Return whether this project is installed as its setup.py says now."""
     same = INSTALLED.is_file() and INSTALLED.read_text() == project_fingerprint()
-    return same and any(found)
+    return same and 'xcit-mm' in installed_versions()
 
 
 def missing(ops: str = 'auto', torch: str | None = None) -> list[str]:
-    """What the environment lacks, read from its files: no interpreter is started."""
+    """Return what the environment lacks."""
     if not READY.is_file() or READY.read_text() != fingerprint(torch):
         return ['a finished set-up for these requirements']
-    found = {
-        dist.metadata['Name'].lower().replace('_', '-'): dist.version
-        for dist in importlib.metadata.distributions(path=[str(site_packages())])
-    }
-    lacking = []
-    wanted = {'compiled': ('mmcv',), 'torchvision': ('mmcv-lite',)}.get(ops, ('mmcv', 'mmcv-lite'))
-    if MMCV_VERSION not in [found.get(name) for name in wanted]:
-        lacking.append(f'{wanted[0]} {MMCV_VERSION}')
-    pins = pinned_versions()
+    found, pins = installed_versions(), pinned_versions()
     if torch:
         pins['torch'] = torch
         del pins['torchvision']
     # A local version such as 2.13.0+cpu satisfies the pin 2.13.0.
-    return lacking + [
+    lacking = [
         f'{name} {version}'
         for name, version in pins.items()
-        if name not in found or found[name].partition('+')[0] != version
+        if found.get(name, '').partition('+')[0] != version
     ]
+    wanted = {'compiled': ('mmcv',), 'torchvision': ('mmcv-lite',)}.get(ops, ('mmcv', 'mmcv-lite'))
+    if MMCV_VERSION not in [found.get(name) for name in wanted]:
+        lacking.append(f'{wanted[0]} {MMCV_VERSION}')
+    return lacking
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
@@ -141,19 +139,14 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROO
         return
     output = LOG.read_bytes()[start:].decode(errors='replace')
     advice = [text for pattern, text in ADVICE if re.search(pattern, output)]
-    raise StepFailed(
-        '\n'.join(
-            [
-                *('  | ' + line[:200] for line in output.splitlines()[-20:]),
-                f'"{" ".join(words[:4])} ..." failed with status {status}.',
-                advice[0] if advice else 'The log has the whole output.',
-            ]
-        )
-    )
+    lines = ['  | ' + line[:200] for line in output.splitlines()[-20:]]
+    lines.append(f'"{" ".join(words[:4])} ..." failed with status {status}.')
+    lines.append(advice[0] if advice else 'The log has the whole output.')
+    raise StepFailed('\n'.join(lines))
 
 
 def pip(*arguments: str | Path) -> None:
-    run(venv_python(), '-m', 'pip', '--disable-pip-version-check', *arguments)
+    run(PYTHON, '-m', 'pip', '--disable-pip-version-check', *arguments)
 
 
 def make_venv() -> str:
@@ -164,57 +157,44 @@ def make_venv() -> str:
 
 
 def install_torch(torch: str | None = None) -> str:
+    pins = pinned_versions('build.txt')
     if torch:
-        # pip finds the torchvision that belongs to it.
-        build = [pin for pin in requirements('build.txt') if not pin.startswith('torch')]
-        pip('install', f'torch=={torch}', 'torchvision', *build)
-    else:
-        pip('install', '-r', REQUIREMENTS / 'build.txt')
-    return f'torch {version_in_venv("torch")}, torchvision {version_in_venv("torchvision")}'
-
-
-def requirements(file: str) -> list[str]:
-    lines = (REQUIREMENTS / file).read_text().splitlines()
-    return [line for line in lines if line and not line.startswith('#')]
-
-
-def version_in_venv(name: str) -> str:
-    dists = importlib.metadata.distributions(name=name, path=[str(site_packages())])
-    return next(iter(dists)).version
+        pins['torch'] = torch
+    # pip finds the torchvision that belongs to another torch.
+    pip('install', *(n if torch and n == 'torchvision' else f'{n}=={v}' for n, v in pins.items()))
+    found = installed_versions()
+    return f'torch {found["torch"]}, torchvision {found["torchvision"]}'
 
 
 def wheel_cache() -> Path:
-    """Where mmcv's wheel for this Python, this torch and this processor is kept."""
+    """Return where mmcv's wheel for this Python, this torch and this processor is kept."""
     base = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-    torch = version_in_venv('torch') + ('-cuda' if compiles_cuda() else '')
+    torch = installed_versions()['torch'] + ('-cuda' if compiles_cuda() else '')
     key = f'mmcv{MMCV_VERSION}-torch{torch}-{sys.implementation.cache_tag}'
     return base / 'xcit_mm' / 'wheels' / f'{key}-{platform.system()}-{platform.machine()}'.lower()
 
 
-def cached_wheel() -> Path | None:
-    return next(iter(wheel_cache().glob('mmcv-*.whl')), None)
-
-
 def torchvision_problem() -> str:
-    """Why torchvision's operators cannot be used in the environment; empty if they can."""
+    """Say why torchvision's operators cannot be used in the environment; empty if they can."""
     code = 'import torch, torchvision; torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)'
-    run = subprocess.run([venv_python(), '-c', code], capture_output=True, text=True)
+    run = subprocess.run([PYTHON, '-c', code], capture_output=True, text=True)
     return '' if run.returncode == 0 else (run.stderr.strip().splitlines() or ['it crashed'])[-1]
 
 
 def install_mmcv(ops: str = 'auto') -> str:
     problem = '' if ops == 'compiled' else torchvision_problem()
     if ops == 'torchvision' and problem:
+        found = installed_versions()
         raise StepFailed(
-            f'OPS=torchvision: torchvision {version_in_venv("torchvision")} cannot load its '
-            f'operators next to torch {version_in_venv("torch")} ({problem}). Both must be builds '
+            f'OPS=torchvision: torchvision {found["torchvision"]} cannot load its '
+            f'operators next to torch {found["torch"]} ({problem}). Both must be builds '
             'for the same CUDA, or both for the CPU. Point pip to an index with such a pair, or '
             'compile mmcv: "make setup OPS=compiled".'
         )
     if ops != 'compiled' and not problem:
         pip('install', f'mmcv-lite=={MMCV_VERSION}')
         return f"mmcv-lite {MMCV_VERSION}, with torchvision's operators: nothing to compile"
-    wheel = cached_wheel()
+    wheel = next(iter(wheel_cache().glob('mmcv-*.whl')), None)
     origin = 'from the cache' if wheel else 'compiled'
     pip('install', wheel or build_mmcv())
     return f'mmcv {MMCV_VERSION} with its operators, {origin}: {wheel_cache()}'
@@ -241,12 +221,12 @@ def build_mmcv() -> Path:
         # mmcv would compile for a GPU wherever it sees one, with or without nvcc.
         env |= {'CUDA_VISIBLE_DEVICES': '', 'FORCE_CUDA': '0'}
     standard = cxx_standard()
-    if 'clang' not in version_of(compiler):
+    version = subprocess.run([compiler, '--version'], capture_output=True, text=True).stdout
+    if 'clang' not in version.lower():
         env['CFLAGS'] = precompile_header(compiler, build, standard)
     source = unpack_mmcv(build, standard)
     options = ('--no-build-isolation', '--no-deps', '--no-cache-dir', '--verbose')
-    pip_wheel = (venv_python(), '-m', 'pip', 'wheel', *options)
-    run(*pip_wheel, '--wheel-dir', build, source, env=env)
+    run(PYTHON, '-m', 'pip', 'wheel', *options, '--wheel-dir', build, source, env=env)
     built = next(build.glob('mmcv-*.whl'))
     cached = wheel_cache() / built.name
     cached.parent.mkdir(parents=True, exist_ok=True)
@@ -259,17 +239,17 @@ def build_mmcv() -> Path:
 
 @functools.cache
 def compiles_cuda() -> bool:
-    """Whether mmcv is compiled for a GPU: torch must see one, and nvcc must be there."""
+    """Return whether mmcv is compiled for a GPU: torch must see one, and nvcc must be there."""
     home = os.environ.get('CUDA_HOME') or os.environ.get('CUDA_PATH')
     if not shutil.which('nvcc', path=f'{home}/bin' if home else None):
         return False
     code = 'import sys, torch; sys.exit(not torch.cuda.is_available())'
-    return subprocess.run([venv_python(), '-c', code]).returncode == 0
+    return subprocess.run([PYTHON, '-c', code]).returncode == 0
 
 
 def cxx_standard() -> str:
-    """The C++ standard that torch's headers need: the one that torch compiles extensions with."""
-    text = (site_packages() / 'torch' / 'utils' / 'cpp_extension.py').read_text()
+    """Return the C++ standard that torch's headers need: that of torch's own extensions."""
+    text = (SITE / 'torch' / 'utils' / 'cpp_extension.py').read_text()
     found = re.findall(r"'-std=(c\+\+\d\d)'", text)
     return max(found, default='c++17')
 
@@ -286,10 +266,6 @@ def unpack_mmcv(build: Path, standard: str) -> Path:
     return source
 
 
-def version_of(compiler: str) -> str:
-    return subprocess.run([compiler, '--version'], capture_output=True, text=True).stdout.lower()
-
-
 def precompile_header(compiler: str, build: Path, standard: str) -> str:
     """Compile the header that takes most of the time; return the flags that use it."""
     header = build / 'torch_types.h'
@@ -298,10 +274,8 @@ def precompile_header(compiler: str, build: Path, standard: str) -> str:
         'import sysconfig; from torch.utils.cpp_extension import include_paths;'
         'print(*include_paths("cpu"), sysconfig.get_path("include"), sep="\\n")'
     )
-    paths = subprocess.run(
-        [venv_python(), '-c', code], capture_output=True, text=True, check=True
-    ).stdout.split('\n')
-    includes = [f'-I{path}' for path in paths if path]
+    printed = subprocess.run([PYTHON, '-c', code], capture_output=True, text=True, check=True)
+    includes = [f'-I{path}' for path in printed.stdout.splitlines()]
     flags = [*CXX_FLAGS.split(), '-fPIC', f'-std={standard}']
     run(compiler, *flags, *includes, '-x', 'c++-header', header, '-o', f'{header}.gch')
     return f'{CXX_FLAGS} -Winvalid-pch -include {header}'
@@ -309,8 +283,9 @@ def precompile_header(compiler: str, build: Path, standard: str) -> str:
 
 def install_requirements() -> str:
     # What is there, torch above all, stays as it is.
-    installed = [f'{name}=={version_in_venv(name)}' for name in ('torch', 'torchvision')]
-    pip('install', '-r', REQUIREMENTS / 'runtime.txt', '-r', REQUIREMENTS / 'dev.txt', *installed)
+    found = installed_versions()
+    kept = [f'{name}=={found[name]}' for name in ('torch', 'torchvision')]
+    pip('install', '-r', REQUIREMENTS / 'runtime.txt', '-r', REQUIREMENTS / 'dev.txt', *kept)
     return 'mmengine, mmdet, mmsegmentation, timm and the development tools'
 
 
@@ -322,7 +297,7 @@ def install_project() -> str:
 
 
 def check() -> str:
-    run(venv_python(), '-m', 'xcit_mm_cli', 'doctor')
+    run(PYTHON, '-m', 'xcit_mm_cli', 'doctor')
     return 'detection and segmentation can run'
 
 
@@ -337,7 +312,7 @@ STEPS: tuple[tuple[str, Callable[..., str]], ...] = (
 PROJECT_STEPS = STEPS[4:]
 
 
-def main() -> int:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Create .venv/ with everything pinned in requirements/. Does nothing, and '
         'needs no network, when nothing is missing.'
@@ -352,7 +327,7 @@ def main() -> int:
     )
     parser.add_argument(
         '--ops',
-        choices=OPS,
+        choices=('auto', 'compiled', 'torchvision'),
         default='auto',
         help="where mmcv's operators come from; auto: torchvision if it can load its own "
         '(default: %(default)s)',
@@ -360,7 +335,11 @@ def main() -> int:
     parser.add_argument(
         '--torch', metavar='VERSION', help='this version of torch, not the pinned one'
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_args()
     if sys.version_info < MIN_PYTHON:
         print(
             f'The pinned environment needs Python {".".join(map(str, MIN_PYTHON))} or newer; '
@@ -392,12 +371,7 @@ def main() -> int:
     unfinished = READY.with_suffix('.tmp')
     unfinished.write_text(fingerprint(args.torch))
     unfinished.replace(READY)
-    names = ('torch', 'mmengine', 'mmdet', 'mmsegmentation', 'timm')
-    print(
-        f'Ready in {time.monotonic() - start:.0f} s: '
-        + ', '.join(f'{name} {version_in_venv(name)}' for name in names)
-        + ' and xcit_mm in .venv/'
-    )
+    print(f'Ready in {time.monotonic() - start:.0f} s: {VENV}')
     return 0
 
 

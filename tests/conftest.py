@@ -1,4 +1,5 @@
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import socket
 
 import pytest
 
+from xcit_mm_cli import COMMANDS, run_command
 from xcit_mm_cli.doctor import ISA_WITHOUT_AMX, has_broken_amx
 
 # Before torch is imported; processes that are started later inherit the setting.
@@ -23,6 +25,11 @@ from torch.utils.data import _utils as data_utils
 from xcit_mm.datasets.shapes import make_shapes
 
 from .tiny import forget_runs, write_recipe
+
+for name in COMMANDS:
+    # Tests call a command as train.main(argv).
+    command = importlib.import_module(f'xcit_mm_cli.{name.replace("-", "_")}')
+    command.main = functools.partial(run_command, name)
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Parallel tests, and the processes that they start, share the cores.

@@ -51,7 +51,7 @@ def test_an_environment_is_ready_only_with_its_last_file(setup_env, tmp_path, mo
     (tmp_path / 'ready').write_text('another set-up')
     assert setup_env.missing()
     (tmp_path / 'ready').write_text(setup_env.fingerprint())
-    monkeypatch.setattr(setup_env, 'VENV', tmp_path / 'nothing')
+    monkeypatch.setattr(setup_env, 'SITE', tmp_path / 'nothing')
     assert any('torch' in name for name in setup_env.missing())
 
 
@@ -69,7 +69,7 @@ def test_a_changed_setup_py_reinstalls_only_the_project(setup_env, tmp_path, mon
     (tmp_path / 'xcit_mm-0.1.0.dist-info').mkdir()
     (tmp_path / 'xcit_mm-0.1.0.dist-info' / 'METADATA').write_text('Name: xcit_mm\n')
     monkeypatch.setattr(setup_env, 'INSTALLED', installed)
-    monkeypatch.setattr(setup_env, 'site_packages', lambda: tmp_path)
+    monkeypatch.setattr(setup_env, 'SITE', tmp_path)
     monkeypatch.setattr(setup_env, 'missing', lambda *options: [])
     monkeypatch.setattr(sys, 'argv', ['setup_env.py', '--dry-run'])
     installed.write_text('of another setup.py')

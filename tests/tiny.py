@@ -1,18 +1,69 @@
-"""Configs of tiny models on small data, for tests that run the commands."""
+"""Tiny models for tests: backbones and classifiers, and configs of whole models on small data."""
 
 import functools
 import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import ManagerMixin
 
-from xcit_mm.deploy.check import converts
-from xcit_mm.deploy.metadata import normalization
+from xcit_mm.compat import revert_sync_bn
+from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.models.pyramid import STRIDES
 
 ROOT = Path(__file__).parents[1]
+
+# Backbones and classifiers
+TINY = {
+    '1 layer': dict(embed_dims=8, depth=1, num_heads=1),
+    '2 layers': dict(embed_dims=16, depth=2, num_heads=2),
+    '3 layers': dict(embed_dims=32, depth=3, num_heads=8),
+    '4 layers': dict(embed_dims=24, depth=4, num_heads=3),
+}
+
+
+def backbone(arch='2 layers', patch_size=16, kind=XCiT, **options):
+    """A backbone in eval mode with a level from each layer and weights like no initial ones."""
+    arch = TINY.get(arch, arch) if isinstance(arch, str) else arch
+    if isinstance(arch, dict):
+        depth = arch['depth']
+        levels = dict(out_indices=tuple(range(depth)))
+        if options.get('pyramid', True):
+            levels['strides'] = STRIDES[:depth]
+        options = levels | options
+    return randomize(kind(arch, patch_size, **options)).eval()
+
+
+def classifier(arch='2 layers', num_classes=3, **options):
+    """A classifier in eval mode with weights like no initial ones."""
+    arch = TINY.get(arch, arch) if isinstance(arch, str) else arch
+    return randomize(XCiTClassifier(arch, num_classes=num_classes, **options)).eval()
+
+
+def randomize(model):
+    """Give a model weights, norms and statistics of any size; the same for the same parameters.
+
+    LayerScale, temperatures, norms and running statistics of ones and zeros would hide mistakes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in model.state_dict().items():
+        values = torch.rand(tensor.shape, generator=generator)
+        if name.endswith('num_batches_tracked'):
+            values.zero_()
+        elif 'temperature' in name or 'gamma' in name or name.endswith('running_var'):
+            values += 0.5
+        elif tensor.ndim == 1:  # biases, means, norms
+            values += 0.5 if name.endswith('weight') else -0.5
+        else:  # products that keep the variance of their input
+            values = (2 * values - 1) * (3 / tensor[0].numel()) ** 0.5
+        tensor.copy_(values)
+    return model
+
+
+# Configs of whole models, for tests that run the commands
 # One config per head. Each exists for patch sizes 16 and 8.
 HEADS = {
     'mask_rcnn': 'detection/mask_rcnn_xcit_n12_{}_3x.py',
@@ -112,6 +163,13 @@ def recipe(head, patch_size):
     return Config.fromstring(_recipe(head, patch_size), '.py')
 
 
+def build(cfg):
+    """The model of a config in eval mode, with weights like no initial ones."""
+    init_default_scope(cfg.default_scope)
+    revert_sync_bn(cfg)
+    return randomize(MODELS.build(cfg.model)).eval()
+
+
 BACKBONE = """
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3),
@@ -185,12 +243,13 @@ def write_config(folder, task, data):
 
 def check_inputs(cfg):
     """Check that a config turns images into what the released weights were trained with."""
+    from xcit_mm.deploy.metadata import read_preprocessor
+
     init_default_scope(cfg.default_scope)
-    preprocessor = MODELS.build(cfg.model.data_preprocessor)
-    mean, std = normalization(preprocessor)
-    assert mean == pytest.approx([123.675, 116.28, 103.53])
-    assert std == pytest.approx([58.395, 57.12, 57.375])
-    assert converts(preprocessor)
+    prepared = read_preprocessor(MODELS.build(cfg.model.data_preprocessor))
+    assert prepared.mean == pytest.approx([123.675, 116.28, 103.53])
+    assert prepared.std == pytest.approx([58.395, 57.12, 57.375])
+    assert prepared.channel_order == 'rgb'
 
 
 def forget_runs():

@@ -1,11 +1,8 @@
-"""The same as ``xcit-mm convert``; what it does is in xcit_mm_cli/convert.py."""
+"""The same as ``xcit-mm convert-weights``."""
 
-import functools
 import sys
 
-from xcit_mm_cli import run
-
-main = functools.partial(run, 'convert')
+from xcit_mm_cli import run_command
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(run_command('convert-weights'))

@@ -1,11 +1,8 @@
-"""The same as ``xcit-mm test``; what it does is in xcit_mm_cli/test.py."""
+"""The same as ``xcit-mm test``."""
 
-import functools
 import sys
 
-from xcit_mm_cli import run
-
-main = functools.partial(run, 'test')
+from xcit_mm_cli import run_command
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(run_command('test'))

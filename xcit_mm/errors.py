@@ -13,9 +13,9 @@ class TooSmallError(ValueError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; on the CPU, only the message tells."""
+    """Return whether an allocation failed; on the CPU, only the message tells."""
     import torch  # here: errors are raised and caught where nothing heavy is needed
 
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+    return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or (
         "can't allocate memory" in str(error)
     )

@@ -3,20 +3,18 @@
 import functools
 import json
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from xcit_mm_runtime.progress import track
 
 from .models import VARIANTS, XCiTClassifier
 from .models.variants import PATCH_SIZES
 
-T = TypeVar('T')
 COUNTING_RULE = (
     'Parameters in millions. GFLOPs of the classifier on one image: a multiply-add counts as one; '
     'LayerNorm counts five and BatchNorm two operations per element; attention as the paper writes '
@@ -26,24 +24,24 @@ COUNTING_RULE = (
 
 @functools.cache
 def paper_tables() -> dict[str, Any]:
-    """The paper's tables as data."""
+    """Return the paper's tables as data."""
     path = Path(__file__).with_name('paper_tables.json')
     return json.loads(path.read_text(encoding='utf-8'))
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of a model's parameters."""
+    """Count a model's parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def classifier_parameters(arch: str | dict[str, Any], patch_size: int) -> int:
-    """The number of parameters of the ImageNet classifier."""
+    """Count the parameters of the ImageNet classifier."""
     with torch.device('meta'):
         return count_parameters(XCiTClassifier(arch, patch_size))
 
 
 def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: int) -> int:
-    """Operations of the ImageNet classifier by :data:`COUNTING_RULE`.
+    """Count the operations of the ImageNet classifier by :data:`COUNTING_RULE`.
 
     Nothing is computed: the model runs on meta tensors.
 
@@ -71,14 +69,15 @@ def classifier_flops(arch: str | dict[str, Any], patch_size: int, resolution: in
 
 
 def classifier_table() -> list[dict[str, Any]]:
-    """Parameters and GFLOPs of the 14 classifiers next to the paper's, one row per table cell.
+    """Compare parameters and GFLOPs of the 14 classifiers with the paper's, a row per table cell.
 
     Returns:
         list[dict]: Rows with ``model``, ``resolution``, ``params_M``, ``paper_params_M``,
         ``gflops`` and ``paper_gflops``.
     """
     rows = []
-    for arch, patch_size in _track([(a, p) for a in VARIANTS for p in reversed(PATCH_SIZES)]):
+    models = [(arch, patch_size) for arch in VARIANTS for patch_size in reversed(PATCH_SIZES)]
+    for arch, patch_size in track(models, 'counting', len(models)):
         paper = paper_tables()['variants'][arch.upper()]
         parameters = classifier_parameters(arch, patch_size)
         for setting, gflops in paper['gflops'].items():
@@ -97,13 +96,6 @@ def classifier_table() -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def _track(models: list[T]) -> Iterable[T]:
-    """Show progress on a terminal, and nothing in the output, which may be read by a program."""
-    terminal = Console(stderr=True)
-    hidden = not terminal.is_terminal
-    return track(models, 'counting', console=terminal, transient=True, disable=hidden)
 
 
 class PaperHead(NamedTuple):
@@ -126,7 +118,7 @@ class PaperHead(NamedTuple):
     with_pyramid: bool
 
     def configs(self) -> dict[str, str]:
-        """Our config for each size of the table."""
+        """Return our config for each size of the table."""
         sizes = paper_tables()[self.table]['xcit']
         return {size: self.config.format(size.lower().replace('/', '_')) for size in sizes}
 
@@ -147,7 +139,7 @@ HEADS_RULE = (
 
 
 def config_parameters(config: str, with_pyramid: bool = True) -> int:
-    """The number of parameters of the model of one of our configs.
+    """Count the parameters of the model of one of our configs.
 
     Args:
         config (str): Its path below ``configs/``.
@@ -171,10 +163,10 @@ def _parameters_of_model_and_pyramid(config: str) -> tuple[int, int]:
 
 
 def heads_table() -> list[dict[str, Any]]:
-    """Parameters of the paper's detectors and segmentors, ours next to the paper's."""
+    """Compare the parameters of the paper's detectors and segmentors, ours next to the paper's."""
     rows = []
     cells = [(head, *cell) for head in PAPER_HEADS for cell in head.configs().items()]
-    for head, size, config in _track(cells):
+    for head, size, config in track(cells, 'counting', len(cells)):
         ours = config_parameters(config, head.with_pyramid) // 100_000 / 10
         paper = paper_tables()[head.table]['xcit'][size][head.params]
         rows.append(

@@ -1,10 +1,10 @@
-"""The command line: which commands there are, and their arguments.
+"""The command line: one file per command.
 
-It is outside ``xcit_mm``, because importing that imports PyTorch and mmengine, which takes seconds.
-This way, help and argument errors appear at once. What a command does is in ``xcit_mm_cli/``.
+Each file has the arguments of a command at the top, in ``add_arguments(parser)``, and what it does
+in ``run(args)``, which returns the exit status. PyTorch and OpenMMLab take seconds to import. They
+are only imported inside functions, so that help and argument errors appear at once.
 """
 
-from .app import main, run
-from .arguments import COMMANDS, parse_args
+from .app import COMMANDS, main, parse_args, run_command
 
-__all__ = ['COMMANDS', 'main', 'parse_args', 'run']
+__all__ = ['COMMANDS', 'main', 'parse_args', 'run_command']

@@ -1,31 +1,91 @@
-"""Check the datasets of a config."""
+"""``xcit-mm check``: check the datasets of a config."""
+
+from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
+from typing import TYPE_CHECKING
 
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from .options import add_cfg_options, add_config, add_flag, positive
 
-from xcit_mm.compat import revert_sync_bn
-from xcit_mm.configs import innermost_datasets
-from xcit_mm.datasets.check.datasets import build_lazily, find_problems
-from xcit_mm.datasets.check.heads import check_heads
-from xcit_mm.datasets.present import check_datasets
-from xcit_mm.datasets.problems import Problem
-from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm_runtime.files import check_writable, write_atomically
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
-from .common import command, load_config, task_of
+    from xcit_mm.datasets.problems import Problem
+
+SPLITS = ('train', 'val', 'test')
 
 
-def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> list[Problem]:
-    """The problem that heads of the model have another number of classes than the data.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Check the datasets of a config: decode every image and label and inspect every '
+        'annotation. Exit status: 0 if a run can use all of it, 1 if there are errors, 2 if it '
+        'could not be checked.'
+    )
+    add_config(parser)
+    parser.add_argument(
+        '--split', nargs='+', choices=SPLITS, default=SPLITS, help='default: all three'
+    )
+    add_cfg_options(parser)
+    parser.add_argument(
+        '--workers',
+        type=positive,
+        default=os.cpu_count() or 1,
+        help='images to decode at once (default: the number of processors, %(default)s)',
+    )
+    parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
+    add_flag(parser, '--force', 'overwrite --json')
+
+
+def run(args: argparse.Namespace) -> int:
+    from mmengine.registry import init_default_scope
+
+    from xcit_mm.configs import innermost_datasets
+    from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.present import check_datasets
+    from xcit_mm.errors import UserError
+    from xcit_mm_runtime.files import write_atomically
+
+    from .common import check_output, load_config, print_problems, task_of
+
+    cfg = load_config(args.config, args.cfg_options)
+    check_output(args.json, args.force)
+    init_default_scope(task_of(cfg))
+    loaders = {split: f'{split}_dataloader' for split in args.split}
+    check_datasets(cfg, tuple(loaders.values()), draw=False)
+    datasets = {split: list(innermost_datasets(cfg.get(name))) for split, name in loaders.items()}
+    if not any(datasets.values()):
+        raise UserError(f'The config has no dataset in {" or ".join(loaders.values())}.')
+    try:
+        report = find_problems(datasets, args.workers)
+    except TypeError as error:
+        raise UserError(f'This dataset cannot be checked: {error}.') from None
+    report.problems += check_class_counts(cfg, args.config, datasets)
+    print_problems(report)
+    notes = len(report.problems) - report.errors
+    print(f'{report.images} images: {report.errors} errors, {notes} notes')
+    if args.json:
+        write_atomically(args.json, report.to_json())
+        print(f'all problems: {args.json}')
+    return 1 if report.errors else 0
+
+
+def check_class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> list[Problem]:
+    """Return a problem if heads of the model have another number of classes than the data.
 
     Args:
         cfg (Config): The config.
         path (str): Its name.
         datasets (dict[str, list[dict]]): The innermost datasets, by split.
     """
+    from mmengine.registry import MODELS
+
+    from xcit_mm.compat import revert_sync_bn
+    from xcit_mm.datasets.check.datasets import build_lazily
+    from xcit_mm.datasets.check.heads import check_heads
+    from xcit_mm.datasets.problems import Problem
+    from xcit_mm.errors import BUILD_ERRORS, UserError
+
     if not cfg.get('model') or not cfg.get('check_classes', True):
         return []
     revert_sync_bn(cfg)
@@ -40,31 +100,3 @@ def class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> lis
     except UserError as error:
         return [Problem('config: class count', path, str(error))]
     return []
-
-
-@command('check')
-def main(args: argparse.Namespace) -> int:
-    if args.json and Path(args.json).exists() and not args.force:
-        raise UserError(f'{args.json} already exists; --force overwrites it.')
-    cfg = load_config(args.config, args.cfg_options)
-    if args.json:
-        check_writable(args.json)
-    init_default_scope(task_of(cfg))
-    loaders = {split: f'{split}_dataloader' for split in args.split}
-    check_datasets(cfg, tuple(loaders.values()), draw=False)
-    datasets = {split: list(innermost_datasets(cfg.get(name))) for split, name in loaders.items()}
-    if not any(datasets.values()):
-        raise UserError(f'The config has no dataset in {" or ".join(loaders.values())}.')
-    try:
-        report = find_problems(datasets, args.workers)
-    except TypeError as error:
-        raise UserError(f'This dataset cannot be checked: {error}.') from None
-    report.problems += class_counts(cfg, args.config, datasets)
-    if report.problems:
-        print(report.describe() + '\n')
-    notes = len(report.problems) - report.errors
-    print(f'{report.images} images: {report.errors} errors, {notes} notes')
-    if args.json:
-        write_atomically(args.json, report.to_json())
-        print(f'all problems: {args.json}')
-    return 1 if report.errors else 0

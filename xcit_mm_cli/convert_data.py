@@ -1,28 +1,47 @@
-"""Convert a folder of annotated images to COCO's format."""
+"""``xcit-mm convert-data``: convert a folder of annotated images to COCO's format."""
+
+from __future__ import annotations
 
 import argparse
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from xcit_mm.datasets.convert import Converted, convert_folder
-from xcit_mm.datasets.folders import relative_to
-from xcit_mm.errors import UserError
-from xcit_mm.tables import format_table
-from xcit_mm_runtime.files import check_writable, write_atomically
+from .options import add_flag, add_source_options
 
-from .common import command
+if TYPE_CHECKING:
+    from xcit_mm.datasets.convert import Converted
 
 
-@command('convert-data')
-def main(args: argparse.Namespace) -> int:
-    out = args.out or args.folder / 'coco'
-    if args.json and Path(args.json).exists() and not args.force:
-        raise UserError(f'{args.json} already exists; --force overwrites it.')
-    if args.json:
-        check_writable(args.json)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Convert a folder in the format of Pascal VOC or YOLO to COCO's, one file per split, and "
+        'list what is wrong with it. Exit status: 0 if everything was converted, 1 if something '
+        'had to be left out, 2 if nothing could be converted.'
+    )
+    parser.add_argument('folder', type=Path, help='a folder with images and annotations')
+    parser.add_argument('--out', type=Path, help='where SPLIT.json files go (default: FOLDER/coco)')
+    add_source_options(parser, 'classes in this order; others are left out (default: all)')
+    parser.add_argument(
+        '--splits',
+        nargs='+',
+        choices=('train', 'val', 'test', 'trainval'),
+        help='splits to convert (default: all that the folder has)',
+    )
+    parser.add_argument('--json', metavar='FILE', help='write all problems to a JSON file')
+    add_flag(parser, '--force', 'overwrite earlier files')
+
+
+def run(args: argparse.Namespace) -> int:
+    from xcit_mm.datasets.convert import convert_folder
+    from xcit_mm_runtime.files import write_atomically
+
+    from .common import check_output
+
+    check_output(args.json, args.force)
     converted = convert_folder(
         args.folder,
-        out,
+        args.out or args.folder / 'coco',
         kind=None if args.format == 'auto' else args.format,
         classes=args.classes,
         splits=args.splits,
@@ -43,16 +62,21 @@ def main(args: argparse.Namespace) -> int:
 
 def print_converted(converted: Converted) -> None:
     """Print what was wrong, and what was written."""
+    from xcit_mm.tables import format_table
+
+    from .common import print_problems
+
     report = converted.report
-    if report.problems:
-        print(report.describe() + '\n')
+    print_problems(report)
     print(format_table(converted.rows) + '\n')
     print('\n'.join(f'{split}: {path}' for split, path in converted.files.items()))
     print(f'{report.errors} left out, {len(report.problems) - report.errors} notes')
 
 
 def _settings(converted: Converted, folder: Path) -> str:
-    """The lines of a config that read the files."""
+    """Return the lines of a config that read the files."""
+    from xcit_mm.datasets.folders import relative_to
+
     lines = ['In a config:', f'  data_root = {f"{folder}/"!r}']
     for split, path in converted.files.items():
         name = relative_to(path, folder)

@@ -1,4 +1,6 @@
-"""Run a detector or a segmentor on images and videos."""
+"""``xcit-mm infer``: run a detector or a segmentor on images and videos."""
+
+from __future__ import annotations
 
 import argparse
 import functools
@@ -8,72 +10,305 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-import xcit_mm_runtime
-from xcit_mm.configs import bit_depth, category_ids
-from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm.inference import (
-    TASKS,
-    AnnotationFile,
-    Predictor,
-    ResultNames,
-    build_inferencer,
-    find_sources,
-    infer,
-    is_unfinished,
-    is_video,
-    left_out,
-    load_predictor,
-    results_path,
+from .options import (
+    CHECKPOINT_HELP,
+    add_allow_partial,
+    add_cfg_options,
+    add_device,
+    add_flag,
+    fraction,
+    positive,
 )
-from xcit_mm.inference.ids import own_ids
-from xcit_mm.inference.processes import device_of, this_process
-from xcit_mm.inference.shards import EVERYTHING, Shard, delete_shards
-from xcit_mm_runtime.inputs import Source, to_network_depth
 
-from .arguments import SCORE_THR
-from .common import (
-    check_checkpoint,
-    check_device,
-    command,
-    explaining_config,
-    load_config,
-    printable,
-    task_of,
-)
-from .merge import report
+if TYPE_CHECKING:
+    from xcit_mm.inference import AnnotationFile
+    from xcit_mm_runtime.inputs import MediaSource
+    from xcit_mm_runtime.predict import Predictor
+
+# Defaults: what differs from them was asked for.
+SCORE_THR, OVERLAP = 0.3, 256
+ELSEWHERE = '--out-dir writes elsewhere'
 
 
-def key_of(settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]) -> str:
-    """A hash of everything that affects the results: only the same command continues.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Detect or segment in images and videos. Writes pictures (vis/) and predictions: COCO JSON '
+        'for detection, label PNGs for segmentation. For a video, writes a video with the '
+        'predictions drawn in. '
+        'If interrupted, rerun it to continue. Exit status 1 if an image was skipped. '
+        'Several processes share the inputs (see below).'
+    )
+    parser.add_argument(
+        'inputs',
+        nargs='+',
+        metavar='IMAGE|FOLDER|GLOB|@LIST|VIDEO|CAMERA',
+        help='images, videos, or the number of a camera (0 is the first; Ctrl-C ends its video). '
+        'Quote globs that match many files. @LIST is a text file with one path per line, relative '
+        'to the current folder',
+    )
+    models = parser.add_mutually_exclusive_group(required=True)
+    models.add_argument('--config', help='a config file, with --checkpoint')
+    models.add_argument('--model', metavar='FILE', help='a model that "xcit-mm export" wrote')
+    add_cfg_options(parser)
+    parser.add_argument('--checkpoint', help=CHECKPOINT_HELP)
+    add_allow_partial(parser)
+    parser.add_argument(
+        '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
+    )
+    add_device(parser)
+    parser.add_argument(
+        '--score-thr',
+        type=fraction,
+        default=SCORE_THR,
+        help='draw only boxes that score above this (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--ann-file',
+        metavar='FILE',
+        help="annotations in COCO's layout that give the ids of images (by file name) and of "
+        'categories (by name), so that pycocotools can score the predictions (default: images '
+        'are numbered from 1)',
+    )
+    add_flag(parser, '--no-vis', 'predictions only, no pictures')
+    add_flag(parser, '--force', 'overwrite earlier results')
+    add_flag(
+        parser,
+        '--retry-skipped',
+        'when continuing, try again what was skipped before the interruption',
+    )
+    _add_processes(parser)
+    _add_large_images(parser)
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    several = parser.add_argument_group(
+        'several processes',
+        'Processes that torchrun, srun or mpirun start share the inputs, on any number of '
+        'machines with a common folder. Each writes its own file to OUT_DIR/shards. If some are '
+        'killed, rerun the same command, with as many processes as you like: it does what is '
+        'missing. At the end, "xcit-mm merge OUT_DIR" writes what one process would have written. '
+        'Exit status 0 if a process did its share; merge reports what was skipped.',
+    )
+    several.add_argument(
+        '--shard',
+        type=_shard,
+        metavar='I/N',
+        help='do the I-th of N shares, 1/N to N/N, if there is no launcher (an array of jobs)',
+    )
+
+
+def _add_large_images(parser: argparse.ArgumentParser) -> None:
+    large = parser.add_argument_group(
+        'large images',
+        'TIFF, .npy and zarr images are read by windows, at their own resolution. Labels are '
+        'written as TIFFs, with the geo-reference of the image, and pictures (vis/) are small '
+        'previews.',
+    )
+    how = large.add_mutually_exclusive_group()
+    how.add_argument(
+        '--whole',
+        action='store_true',
+        help='segment images of any size, with the result of segmenting them at once',
+    )
+    how.add_argument(
+        '--window',
+        type=positive,
+        metavar='PIXELS',
+        help='slide a window of this size over the image instead',
+    )
+    large.add_argument(
+        '--memory',
+        metavar='AMOUNT',
+        help='what the process may use with --whole, as in 4GB (default: no limit)',
+    )
+    large.add_argument(
+        '--overlap',
+        type=int,
+        default=OVERLAP,
+        metavar='PIXELS',
+        help='what neighboring windows have in common (default: %(default)s)',
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Parse I/N; return the index, from 0, and the number of shares."""
+    part, _, count = text.partition('/')
+    if not (part.isdecimal() and count.isdecimal() and 1 <= int(part) <= int(count)):
+        raise argparse.ArgumentTypeError(f'{text!r} must be I/N, from 1/N to N/N')
+    return int(part) - 1, int(count)
+
+
+def find_conflict(args: argparse.Namespace) -> str | None:
+    """Say what is wrong with a combination of arguments."""
+    if args.memory is not None and not args.whole:
+        return '--memory limits what --whole uses: give both'
+    if args.overlap != OVERLAP and args.window is None:
+        return '--overlap is what the windows of --window have in common: give both'
+    if args.window is not None and not 0 <= args.overlap < args.window:
+        return f'--overlap must be from 0 to {args.window - 1}, less than --window'
+    if args.whole or args.window is not None:
+        if args.model:
+            return (
+                '--whole and --window run a checkpoint: give --config and --checkpoint, not --model'
+            )
+        if args.retry_skipped:
+            return '--whole and --window skip no image: drop --retry-skipped'
+    if args.whole and (args.ann_file or args.score_thr != SCORE_THR):
+        option = '--ann-file' if args.ann_file else '--score-thr'
+        return f'{option} is for detectors, and --whole for segmentors: drop one of them'
+    if args.config:
+        return None if args.checkpoint else '--config needs --checkpoint'
+    options = ('checkpoint', 'cfg_options', 'allow_partial', 'device')
+    given = [f'--{name.replace("_", "-")}' for name in options if getattr(args, name)]
+    return f'--model is complete in itself and runs on the CPU: drop {given[0]}' if given else None
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+
+    from xcit_mm.errors import UserError
+    from xcit_mm.inference import infer
+    from xcit_mm.inference.processes import device_of, this_process
+    from xcit_mm.inference.shards import EVERYTHING, Shard
+    from xcit_mm_runtime.inputs import find_sources
+    from xcit_mm_runtime.predict import results_path
+
+    from .common import print_left_out
+    from .merge import print_results
+
+    process = this_process(Shard(*args.shard) if args.shard else None)
+    is_alone = process.shard == EVERYTHING
+    if args.whole or args.window is not None:
+        if not is_alone:
+            raise UserError('--whole and --window run in one process; see docs/large_images.md.')
+        return infer_large(args)
+    sources = find_sources(args.inputs)
+    if not is_alone:
+        check_shared(args, sources)
+        args.device = args.device or device_of(process.local_rank, torch.cuda.device_count())
+    chosen = choose_model(args)
+    out_dir = Path(args.out_dir)
+    annotations = open_annotations(args, chosen.task)
+    check_results(results_path(chosen.task, out_dir), sources, args)
+    if process.shard.index == 0:
+        print_left_out(args.inputs)
+    key = hash_settings(chosen.settings, args, sources)
+    score_thr = None if args.no_vis else args.score_thr
+    job, share, skipped = infer(
+        chosen.build(), sources, out_dir, score_thr, key, annotations, process, args.retry_skipped
+    )
+    if not is_alone:
+        print(
+            f'shard {process.shard}: {share - len(skipped)} of {share} inputs, {len(skipped)} '
+            f'skipped. When all shards are done: xcit-mm merge {out_dir}'
+        )
+        return 0  # torchrun would stop the other processes
+    print_results(job, out_dir, skipped, job.inputs - len(skipped))
+    if not args.no_vis:
+        print(f'pictures: {out_dir / "vis"}')
+    return 1 if skipped else 0
+
+
+class ChosenModel(NamedTuple):
+    """The model that the arguments name, before it is built.
 
     Args:
-        settings (dict): The config, or the metadata of an exported model.
-        args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        task (str): ``detection`` or ``segmentation``.
+        settings (dict): What identifies it, next to its file.
+        build (callable): Returns it, ready to predict.
     """
-    files = [
-        Path(name).expanduser() for name in (args.model or args.checkpoint, args.ann_file) if name
-    ]
-    saved = [(str(file), file.stat().st_mtime_ns if file.is_file() else None) for file in files]
-    options = [args.no_vis, args.score_thr, args.allow_partial]
-    key = hashlib.sha256(json.dumps([settings, saved, options], default=str).encode())
-    for source in sources:
-        key.update(json.dumps(source).encode())
-    return key.hexdigest()
+
+    task: str
+    settings: dict[str, Any]
+    build: Callable[[], Predictor]
 
 
-def check_output(results: Path, sources: Sequence[Source], args: argparse.Namespace) -> None:
+def choose_model(args: argparse.Namespace) -> ChosenModel:
+    """Return the model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
+    import xcit_mm_runtime
+    from xcit_mm.inference import TASKS, load_predictor
+
+    from .common import (
+        check_checkpoint,
+        check_device,
+        dense_task_of,
+        explaining_config,
+        load_config,
+    )
+
+    if args.model:
+        # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
+        threads = os.environ.get('OMP_NUM_THREADS', '')
+        model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
+        model.check_predicts()
+        return ChosenModel(model.task, model.metadata.to_dict(), lambda: model)
+    cfg = load_config(args.config, args.cfg_options)
+    scope = dense_task_of(cfg, 'infer')
+    check_checkpoint(args.checkpoint)
+    check_device(args.device)
+
+    def build() -> Predictor:
+        with explaining_config(args.config):
+            return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
+
+    return ChosenModel(TASKS[scope], cfg.to_dict(), build)
+
+
+def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:
+    """Open the annotation file that gives a detector's ids, if there is one.
+
+    Args:
+        args (Namespace): The arguments.
+        task (str): ``detection`` or ``segmentation``, for which options of detectors are refused.
+    """
+    from xcit_mm.errors import UserError
+    from xcit_mm.inference import AnnotationFile
+
+    if task != 'detection':
+        if args.ann_file:
+            raise UserError(
+                '--ann-file gives the ids of detections; a segmentor writes label PNGs.'
+            )
+        if args.score_thr != SCORE_THR:
+            raise UserError('--score-thr selects the boxes to draw; a segmentor has none.')
+    return AnnotationFile(args.ann_file) if args.ann_file else None
+
+
+def check_shared(args: argparse.Namespace, sources: Sequence[MediaSource]) -> None:
+    """Raise for what several processes cannot do together.
+
+    Args:
+        args (Namespace): The arguments.
+        sources (Sequence[MediaSource]): The inputs.
+    """
+    from xcit_mm.errors import UserError
+
+    if args.force:
+        raise UserError(
+            'Of several processes, one with --force would delete what the others have written: '
+            f'delete {args.out_dir} before you start them, or write elsewhere with --out-dir.'
+        )
+    cameras = [source for source in sources if isinstance(source, int)]
+    if cameras:
+        raise UserError(f'Camera {cameras[0]} can only be recorded by one process.')
+
+
+def check_results(results: Path, sources: Sequence[MediaSource], args: argparse.Namespace) -> None:
     """Raise if there are finished results; delete unfinished ones if the user wants to start over.
 
     Args:
         results (Path): Where predictions go.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
         args (Namespace): The arguments.
     """
+    from xcit_mm.errors import UserError
+    from xcit_mm.inference import is_unfinished
+    from xcit_mm.inference.shards import delete_shards
+    from xcit_mm_runtime.files import check_new
+    from xcit_mm_runtime.inputs import ResultNames, is_video
+
     videos = [i for i, source in enumerate(sources) if is_video(source)]
     if videos and args.no_vis:
         raise UserError(
@@ -89,88 +324,38 @@ def check_output(results: Path, sources: Sequence[Source], args: argparse.Namesp
     if args.force:
         delete_shards(out_dir)
     elif existing and not is_unfinished(out_dir):
-        raise UserError(
-            f'{existing[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
-        )
+        check_new(existing[0], args.force, ELSEWHERE)
     out_dir.mkdir(parents=True, exist_ok=True)
 
 
-def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Raise for what several processes cannot do together.
+def hash_settings(
+    settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[MediaSource]
+) -> str:
+    """Return a hash of everything that affects the results: only the same command continues.
 
     Args:
+        settings (dict): The config, or the metadata of an exported model.
         args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
     """
-    if args.force:
-        raise UserError(
-            'Of several processes, one with --force would delete what the others have written: '
-            f'delete {args.out_dir} before you start them, or write elsewhere with --out-dir.'
-        )
-    cameras = [source for source in sources if isinstance(source, int)]
-    if cameras:
-        raise UserError(f'Camera {cameras[0]} can only be recorded by one process.')
-
-
-def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:
-    """The annotation file that gives a detector's ids, if there is one.
-
-    Args:
-        args (Namespace): The arguments.
-        task (str): ``detection`` or ``segmentation``, for which options of detectors are refused.
-    """
-    if task != 'detection':
-        if args.ann_file:
-            raise UserError(
-                '--ann-file gives the ids of detections; a segmentor writes label PNGs.'
-            )
-        if args.score_thr != SCORE_THR:
-            raise UserError('--score-thr selects the boxes to draw; a segmentor has none.')
-    return AnnotationFile(args.ann_file) if args.ann_file else None
-
-
-class Chosen(NamedTuple):
-    """The model that the arguments name, before it is built.
-
-    Args:
-        task (str): ``detection`` or ``segmentation``.
-        settings (dict): What identifies it, next to its file.
-        build (callable): Returns it, ready to predict.
-    """
-
-    task: str
-    settings: dict[str, Any]
-    build: Callable[[], Predictor]
-
-
-def choose(args: argparse.Namespace) -> Chosen:
-    """The model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
-    if args.model:
-        # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
-        threads = os.environ.get('OMP_NUM_THREADS', '')
-        model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
-        if model.task not in TASKS.values():
-            raise UserError(
-                f'{args.model} is a backbone alone, which detects and segments nothing.'
-            )
-        return Chosen(model.task, model.info, lambda: model)
-    cfg = load_config(args.config, args.cfg_options)
-    scope = task_of(cfg)
-    if scope not in TASKS:
-        raise UserError('infer is for detectors and segmentors; this config is for pre-training.')
-    check_checkpoint(args.checkpoint)
-    check_device(args.device)
-
-    def build() -> Predictor:
-        with explaining_config(args.config, BUILD_ERRORS):
-            return load_predictor(cfg, scope, args.checkpoint, args.device, args.allow_partial)
-
-    return Chosen(TASKS[scope], cfg.to_dict(), build)
+    files = [
+        Path(name).expanduser() for name in (args.model or args.checkpoint, args.ann_file) if name
+    ]
+    saved = [(str(file), file.stat().st_mtime_ns if file.is_file() else None) for file in files]
+    options = [args.no_vis, args.score_thr, args.allow_partial]
+    key = hashlib.sha256(json.dumps([settings, saved, options], default=str).encode())
+    for source in sources:
+        key.update(json.dumps(source).encode())
+    return key.hexdigest()
 
 
 def infer_large(args: argparse.Namespace) -> int:
     """Run on large images, one after another."""
-    from xcit_mm.large.run import (
+    from xcit_mm.configs import bit_depth, category_ids
+    from xcit_mm.errors import UserError
+    from xcit_mm.inference import TASKS, load_model
+    from xcit_mm.inference.ids import own_ids
+    from xcit_mm.large.infer import (
         UNFINISHED,
         check_names,
         detect_large,
@@ -178,6 +363,17 @@ def infer_large(args: argparse.Namespace) -> int:
         segment_large,
     )
     from xcit_mm.large.units import parse_bytes
+    from xcit_mm_runtime.files import check_new
+    from xcit_mm_runtime.inputs import to_network_depth
+    from xcit_mm_runtime.predict import results_path
+
+    from .common import (
+        check_checkpoint,
+        check_device,
+        dense_task_of,
+        explaining_config,
+        load_config,
+    )
 
     try:
         memory = None if args.memory is None else parse_bytes(args.memory)
@@ -186,30 +382,24 @@ def infer_large(args: argparse.Namespace) -> int:
     paths = find_large_images(args.inputs)
     check_names(paths)
     cfg = load_config(args.config, args.cfg_options)
-    task, out_dir = task_of(cfg), Path(args.out_dir)
-    if task == 'mmdet' and args.window is None:
+    task, out_dir = dense_task_of(cfg, 'infer'), Path(args.out_dir)
+    if task == 'mmdet' and args.whole:
         raise UserError(
             '--whole is for segmentation: boxes cannot be put together from parts of a feature map '
             'without all of it. For detection, use --window 2048 --overlap 256.'
         )
-    if args.window is not None and not 0 <= args.overlap < args.window:
-        raise UserError(f'--overlap must be from 0 to {args.window - 1}, less than --window.')
     check_checkpoint(args.checkpoint)
     check_device(args.device)
-    if task not in TASKS:
-        raise UserError('infer is for detectors and segmentors; this config is for pre-training.')
     annotations = open_annotations(args, TASKS[task])
     labels = [out_dir / 'labels' / f'{path.stem}.tif' for path in paths]
     outputs = [results_path(TASKS[task], out_dir)] if task == 'mmdet' else labels
+    unfinished = out_dir / UNFINISHED
     if args.force:
-        shutil.rmtree(out_dir / UNFINISHED, ignore_errors=True)
-    elif all(path.exists() for path in outputs) and not (out_dir / UNFINISHED).exists():
-        raise UserError(
-            f'{outputs[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
-        )
-    with explaining_config(args.config, BUILD_ERRORS):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
-    model = inferencer.model
+        shutil.rmtree(unfinished, ignore_errors=True)
+    elif all(path.exists() for path in outputs) and not unfinished.exists():
+        check_new(outputs[0], args.force, ELSEWHERE)
+    with explaining_config(args.config):
+        model = load_model(cfg, args.checkpoint, args.device, args.allow_partial)
     scale = functools.partial(
         to_network_depth, channels=model.backbone.in_channels, bit_depth=bit_depth(cfg) or 16
     )
@@ -224,9 +414,9 @@ def infer_large(args: argparse.Namespace) -> int:
         print(f'predictions: {outputs[0]}')
         return 0
     for path, out in zip(paths, outputs, strict=True):
-        if out.exists() and not args.force and not (out_dir / UNFINISHED / path.stem).exists():
+        if out.exists() and not args.force and not (unfinished / path.stem).exists():
             continue  # done before an interruption
-        key = key_of(cfg.to_dict(), args, [str(path)])
+        key = hash_settings(cfg.to_dict(), args, [str(path)])
         try:
             segment_large(
                 model,
@@ -244,40 +434,3 @@ def infer_large(args: argparse.Namespace) -> int:
             raise KeyboardInterrupt(f'The same command continues {where}.') from None
         print(f'labels: {out}')
     return 0
-
-
-@command('infer')
-def main(args: argparse.Namespace) -> int:
-    process = this_process(Shard(*args.shard) if args.shard else None)
-    is_alone = process.shard == EVERYTHING
-    if args.whole or args.window is not None:
-        if not is_alone:
-            raise UserError('--whole and --window run in one process; see docs/large_images.md.')
-        return infer_large(args)
-    sources = find_sources(args.inputs)
-    if not is_alone:
-        check_shared(args, sources)
-        args.device = args.device or device_of(process.local_rank, torch.cuda.device_count())
-    chosen = choose(args)
-    out_dir = Path(args.out_dir)
-    results = results_path(chosen.task, out_dir)
-    annotations = open_annotations(args, chosen.task)
-    check_output(results, sources, args)
-    if process.shard.index == 0:
-        for path in left_out(args.inputs):
-            print(f'left out, a file type that is not read from folders: {printable(path)}')
-    key = key_of(chosen.settings, args, sources)
-    score_thr = None if args.no_vis else args.score_thr
-    job, share, skipped = infer(
-        chosen.build(), sources, out_dir, score_thr, key, annotations, process, args.retry_skipped
-    )
-    if not is_alone:
-        print(
-            f'shard {process.shard}: {share - len(skipped)} of {share} inputs, {len(skipped)} '
-            f'skipped. When all shards are done: xcit-mm merge {out_dir}'
-        )
-        return 0  # torchrun would stop the other processes
-    report(job, out_dir, skipped, job.inputs - len(skipped))
-    if not args.no_vis:
-        print(f'pictures: {out_dir / "vis"}')
-    return 1 if skipped else 0

@@ -1,4 +1,6 @@
-"""Write a config for a folder of data."""
+"""``xcit-mm init``: write a config for a folder of data."""
+
+from __future__ import annotations
 
 import argparse
 import itertools
@@ -6,49 +8,100 @@ import re
 import shlex
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from mmengine.registry import MODELS, init_default_scope
+from .options import add_flag, add_source_options
 
-from xcit_mm.configs import innermost_datasets
-from xcit_mm.datasets.check.datasets import find_problems
-from xcit_mm.datasets.convert import convert_folder, find_format
-from xcit_mm.datasets.find import FoundData, find_coco, find_labels, nothing_found
-from xcit_mm.datasets.guard import build_guarded
-from xcit_mm.datasets.problems import CheckReport
-from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm.starter import Choice, detection_config, segmentation_config
-from xcit_mm.weights import resolve_short_name
-from xcit_mm_runtime.files import check_writable, write_atomically
+if TYPE_CHECKING:
+    from xcit_mm.datasets.find import FoundData
+    from xcit_mm.datasets.problems import CheckReport
+    from xcit_mm.starter import Choice
 
-from .common import command, explaining_config, load_config
-from .convert_data import print_converted
-
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
+# task -> its package
 SCOPES = {'detection': 'mmdet', 'segmentation': 'mmseg'}
 # The published weights of whole models, which fit one task only.
 WHOLE = {'detection': 'coco/', 'segmentation': 'ade20k/sem_fpn/'}
 
 
-@command('init')
-def main(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Look at a folder of data and write a config that trains on it. Detection takes the '
+        'formats of COCO, Pascal VOC and YOLO, segmentation takes folders of images and labels. '
+        'Exit status: 0 if all of the data can be used, 1 if there are errors in it, 2 if no '
+        'config could be written.'
+    )
+    parser.add_argument('task', choices=SCOPES)
+    parser.add_argument('--data', type=Path, required=True, metavar='FOLDER', help='the data')
+    parser.add_argument('--out', type=Path, help='the config to write (default: ./FOLDER.py)')
+    parser.add_argument(
+        '--arch',
+        choices=ARCHS,
+        help='size of the network (default: that of --weights, or n12 on a CPU and s12 on a GPU)',
+    )
+    parser.add_argument(
+        '--patch-size',
+        type=int,
+        choices=(8, 16),
+        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or 16)',
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument('--scratch', action='store_true', help='train without pretrained weights')
+    start.add_argument(
+        '--weights',
+        help='weights to start from: a path or xcit://NAME (default: those of ImageNet)',
+    )
+    parser.add_argument(
+        '--void',
+        nargs='+',
+        type=int,
+        default=[],
+        metavar='LABEL',
+        help='segmentation: labels to ignore, next to 255',
+    )
+    parser.add_argument(
+        '--classes-from',
+        type=int,
+        choices=(0, 1),
+        help='segmentation: the label of the first class; with 1, label 0 is ignored (default: 0, '
+        'or 1 if no label is 0)',
+    )
+    parser.add_argument(
+        '--coco-dir',
+        type=Path,
+        metavar='FOLDER',
+        help='where converted annotations and lists of images go, for a folder that cannot be '
+        'written (default: coco/ or splits/ in the folder)',
+    )
+    add_source_options(
+        parser,
+        'detection: classes to use, and their order if annotations are converted; COCO files keep '
+        'theirs (default: all). Segmentation: names of all labels, in the order of their numbers',
+    )
+    add_flag(parser, '--force', 'overwrite the config')
+
+
+def run(args: argparse.Namespace) -> int:
+    from xcit_mm.datasets.find import nothing_found
+    from xcit_mm.errors import UserError
+    from xcit_mm.starter import detection_config, segmentation_config
+    from xcit_mm_runtime.files import write_atomically
+
+    from .common import check_output
+
     name = re.sub(r'\W+', '_', args.data.resolve().name) or 'data'
     out = args.out or Path(f'{name}.py')
     if out.suffix != '.py':
         raise UserError(f'{out} is not the name of a config: it must end in .py.')
-    if out.exists() and not args.force:
-        raise UserError(f'{out} already exists; --force overwrites it, --out chooses another.')
     if not args.data.is_dir():
         raise UserError(f'There is no folder {args.data.absolute()}.')
     choice = choose(args)
-    check_writable(out)
-    find, write = {
-        'detection': (_find_objects, detection_config),
-        'segmentation': (_find_labels, segmentation_config),
-    }[args.task]
-    data, left_out = find(args)
+    check_output(out, args.force, '--out chooses another')
+    is_detection = args.task == 'detection'
+    data, left_out = _find_objects(args) if is_detection else (_find_labels(args), 0)
     if data is None:
         raise UserError(nothing_found(args.data, args.task))
-    text = write(data, choice)
+    text = (detection_config if is_detection else segmentation_config)(data, choice)
     report = _check(text, out.name, args.task)
     write_atomically(out, text)
     _print(report, data, out, choice)
@@ -56,7 +109,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def choose(args: argparse.Namespace) -> Choice:
-    """The network and its weights: as asked, or what fits the machine."""
+    """Choose the network and its weights: as asked, or what fits the machine."""
+    import torch
+
+    from xcit_mm.errors import UserError
+    from xcit_mm.starter import Choice
+    from xcit_mm.weights import resolve_short_name
+
     gpu = torch.cuda.is_available()
     named = re.search(r'(?:^|/)([a-z]\d\d)/(8|16)(?:/|$)', args.weights or '')
     if args.weights and args.weights.startswith('xcit://'):
@@ -84,13 +143,18 @@ def choose(args: argparse.Namespace) -> Choice:
 
 
 def _find_objects(args: argparse.Namespace) -> tuple[FoundData | None, int]:
-    """The data, converted to COCO's format if needed, and how much that left out."""
+    """Return the data, converted to COCO's format if needed, and how much that left out."""
+    from xcit_mm.datasets.convert import convert_folder, find_format
+    from xcit_mm.datasets.find import find_coco
+
+    from .convert_data import print_converted
+
     coco_dir = args.coco_dir or args.data / 'coco'
     options = {'val_fraction': args.val_fraction, 'seed': args.seed}
-    data = None
+    data, kind = None, args.format
     if args.format == 'auto':
         data = find_coco(args.data, coco_dir, args.classes, **options)
-    kind = find_format(args.data) if args.format == 'auto' else args.format
+        kind = find_format(args.data)
     if data is not None and kind is not None and coco_dir.is_dir():
         where = f' --out {quote(args.coco_dir)}' if args.coco_dir else ''
         print(
@@ -112,8 +176,10 @@ def _find_objects(args: argparse.Namespace) -> tuple[FoundData | None, int]:
     return find_coco(args.data, coco_dir), converted.report.errors
 
 
-def _find_labels(args: argparse.Namespace) -> tuple[FoundData | None, int]:
-    data = find_labels(
+def _find_labels(args: argparse.Namespace) -> FoundData | None:
+    from xcit_mm.datasets.find import find_labels
+
+    return find_labels(
         args.data,
         args.coco_dir or args.data / 'splits',
         args.classes,
@@ -122,7 +188,6 @@ def _find_labels(args: argparse.Namespace) -> tuple[FoundData | None, int]:
         args.val_fraction,
         args.seed,
     )
-    return data, 0
 
 
 def _check(text: str, name: str, task: str) -> CheckReport:
@@ -136,6 +201,15 @@ def _check(text: str, name: str, task: str) -> CheckReport:
     Raises:
         UserError: If the config does not work.
     """
+    from mmengine.registry import MODELS, init_default_scope
+
+    from xcit_mm.configs import innermost_datasets
+    from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.guard import build_guarded
+    from xcit_mm.errors import UserError
+
+    from .common import explaining_config, load_config
+
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, name)
         draft.write_text(text, encoding='utf-8')
@@ -146,18 +220,19 @@ def _check(text: str, name: str, task: str) -> CheckReport:
     init_default_scope(SCOPES[task])
     loaders = {split: cfg.get(f'{split}_dataloader') for split in ('train', 'val', 'test')}
     datasets = {split: list(innermost_datasets(loader)) for split, loader in loaders.items()}
-    with explaining_config(name, BUILD_ERRORS):
+    with explaining_config(name):
         MODELS.build(cfg.model)
     report = find_problems(datasets)
-    with explaining_config(name, BUILD_ERRORS):
+    with explaining_config(name):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
     return report
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:
-    if report.problems:
-        print(report.describe() + '\n')
+    from .common import print_problems
+
+    print_problems(report)
     counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
     print(f'images: {counts}; median size {data.size[0]} x {data.size[1]}')
     noun = 'class' if len(data.classes) == 1 else 'classes'
@@ -187,5 +262,5 @@ def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> N
 
 
 def quote(path: Path | str) -> str:
-    """A path as a word of a command."""
+    """Return a path as a word of a command."""
     return shlex.quote(str(path))

@@ -1,23 +1,36 @@
-"""Count parameters and GFLOPs of the paper's models."""
+"""``xcit-mm stats``: count parameters and GFLOPs of the paper's models."""
 
 import argparse
 
-from xcit_mm.stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
-from xcit_mm.tables import write_table
-from xcit_mm_runtime.files import check_writable
-
-from .common import command
+from .options import add_flag
 
 
-@command('stats')
-def main(args: argparse.Namespace) -> int:
-    if args.out:
-        check_writable(args.out)
-    if not args.paper:
-        write_table('Classifiers', classifier_table(), args.format, args.out, COUNTING_RULE)
-        return 0
-    rows = heads_table()
-    agree = sum(row['agree'] == 'yes' for row in rows)
-    note = f'{HEADS_RULE}\n{agree} of {len(rows)} cells agree with the paper.'
-    write_table('Detectors and segmentors', rows, args.format, args.out, note)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Count the parameters and GFLOPs of the paper's models, next to the paper's own numbers. "
+        'The counting rule is printed below the table.'
+    )
+    add_flag(
+        parser, '--paper', "the parameter columns of the paper's COCO and ADE20k tables instead"
+    )
+    parser.add_argument(
+        '--format', choices=('text', 'markdown', 'json'), default='text', help='default: text'
+    )
+    parser.add_argument('--out', metavar='FILE', help='write to a file, not to the screen')
+
+
+def run(args: argparse.Namespace) -> int:
+    from xcit_mm.stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
+    from xcit_mm.tables import write_table
+
+    from .common import check_output
+
+    check_output(args.out, force=True)
+    if args.paper:
+        title, rows, note = 'Detectors and segmentors', heads_table(), HEADS_RULE
+        agree = sum(row['agree'] == 'yes' for row in rows)
+        note += f'\n{agree} of {len(rows)} cells agree with the paper.'
+    else:
+        title, rows, note = 'Classifiers', classifier_table(), COUNTING_RULE
+    write_table(title, rows, args.format, args.out, note)
     return 0

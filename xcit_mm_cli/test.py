@@ -1,32 +1,20 @@
-"""Test a detector, a segmentor or a classifier."""
+"""``xcit-mm test``: test a detector, a segmentor or a classifier."""
+
+from __future__ import annotations
 
 import argparse
 import json
 import math
 from copy import deepcopy
-from logging import LogRecord
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmengine.config import Config, ConfigDict
-from mmengine.dist import is_main_process
-from mmengine.runner import Runner
+from .options import CHECKPOINT_HELP, add_allow_partial, add_config, add_flag, add_run_options
 
-from xcit_mm.configs import innermost_datasets, nested_dicts, type_name
-from xcit_mm.datasets.present import check_datasets
-from xcit_mm.engine.console import console_handlers
-from xcit_mm.errors import UserError
-from xcit_mm.tables import format_table
-from xcit_mm_runtime.files import check_writable, write_atomically
+if TYPE_CHECKING:
+    from logging import LogRecord
 
-from .common import (
-    build_runner,
-    check_checkpoint,
-    command,
-    load_config,
-    prepare,
-    task_of,
-)
+    from mmengine.config import Config
+    from mmengine.runner import Runner
 
 # task -> the evaluator that --eval configures, its setting, and its metrics
 METRICS = {
@@ -34,6 +22,89 @@ METRICS = {
     'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
     'xcit_mm': ('TopKAccuracy', 'names', ('top1', 'top5')),
 }
+# name of --eval -> parts of the names of its metrics, where they differ
+METRIC_PARTS = {'mIoU': ('IoU', 'Acc'), 'mDice': ('Dice', 'Acc'), 'proposal_fast': ('AR@',)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Test a detector, a segmentor or a classifier. For several processes: tools/dist_test.sh.'
+    )
+    add_config(parser)
+    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    parser.add_argument(
+        '--eval',
+        nargs='+',
+        metavar='METRIC',
+        help="metrics to compute instead of the config's: bbox segm proposal proposal_fast for "
+        'detection, mIoU mDice mFscore for segmentation, top1 top5 for classification',
+    )
+    add_run_options(parser)
+    parser.add_argument(
+        '--out',
+        help='write predictions: a folder of PNGs for segmentation, a .pkl file for all others',
+    )
+    parser.add_argument(
+        '--json', metavar='FILE', help='write the metrics, also those of each class, to a JSON file'
+    )
+    add_flag(parser, '--force', 'overwrite --out and --json')
+    add_flag(parser, '--show', 'show predictions in a window')
+    parser.add_argument(
+        '--show-dir',
+        help='write a picture of each image to this folder: ground truth on the left, prediction '
+        'on the right',
+    )
+    parser.add_argument(
+        '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
+    )
+    add_flag(parser, '--tta', 'test-time augmentation')
+    add_allow_partial(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mmengine.dist import is_main_process
+
+    from xcit_mm.datasets.present import check_datasets
+    from xcit_mm.tables import format_table
+    from xcit_mm_runtime.files import write_atomically
+
+    from .common import build_runner, check_checkpoint, load_config, prepare_run
+
+    cfg = load_config(args.config, args.cfg_options)
+    if args.eval:
+        set_metrics(cfg, args.eval)
+    set_output(cfg, args)
+    if args.tta:
+        set_tta(cfg)
+    check_checkpoint(args.checkpoint)
+    check_datasets(cfg, ('test_dataloader',))
+    cfg.load_from = args.checkpoint
+    if not args.allow_partial:
+        hooks = cfg.get('custom_hooks') or []
+        cfg.custom_hooks = [*hooks, dict(type='CompleteWeightsHook')]
+    prepare_run(cfg, args)
+    runner = build_runner(cfg, args.config)
+    if not args.verbose:
+        hide_tables(runner)
+    metrics = {name: value_or_none(value) for name, value in runner.test().items()}
+    if not is_main_process():
+        return 0
+    print('\n' + format_table(select_rows(metrics, args.eval)))
+    if note := describe_limit(runner):
+        print(note)
+    classes = class_rows(runner)
+    if classes:
+        table = format_table(classes)
+        runner.logger.info('per class results:\n' + table)
+        print('\n' + table)
+    if args.json:
+        of_classes = {f'{key}/{row["class"]}': row[key] for row in classes for key in list(row)[1:]}
+        write_atomically(args.json, json.dumps(metrics | of_classes, indent=1) + '\n')
+    outputs = {'metrics': args.json, 'predictions': args.out, 'pictures': args.show_dir}
+    for what, path in outputs.items():
+        if path:
+            print(f'{what}: {path}')
+    return 0
 
 
 def set_metrics(cfg: Config, metrics: list[str]) -> None:
@@ -43,6 +114,10 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
         cfg (Config): The config, changed in place.
         metrics (list[str]): Names of :data:`METRICS`.
     """
+    from xcit_mm.errors import UserError
+
+    from .common import task_of
+
     task = task_of(cfg)
     evaluator_type, setting, known = METRICS[task]
     if task == 'mmdet' and not _has_key(cfg.model, 'mask'):
@@ -50,18 +125,20 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
     unknown = [name for name in metrics if name not in known]
     if unknown:
         raise UserError(f'--eval {" ".join(unknown)}: this model supports {", ".join(known)}.')
-    evaluator = find_evaluator(cfg, evaluator_type, '--eval')
-    evaluator[setting] = list(metrics)
+    find_evaluator(cfg, evaluator_type, '--eval')[setting] = list(metrics)
 
 
 def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
-    """The test evaluator of a type.
+    """Return the test evaluator of a type.
 
     Args:
         cfg (Config): The config.
         kind (str): Name of the type.
         argument (str): What needs it, for the error message.
     """
+    from xcit_mm.configs import type_name
+    from xcit_mm.errors import UserError
+
     for evaluator in _evaluators(cfg):
         if type_name(evaluator) == kind:
             return evaluator
@@ -69,27 +146,31 @@ def find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
 
 
 def _evaluators(cfg: Config) -> list[dict[str, Any]]:
-    """The test evaluators: a config has one, or a list of them."""
+    """Return the test evaluators: a config has one, or a list of them."""
     return [cfg.test_evaluator] if isinstance(cfg.test_evaluator, dict) else cfg.test_evaluator
 
 
 def _has_key(node: Any, part: str) -> bool:
+    from xcit_mm.configs import nested_dicts
+
     return any(part in key for found in nested_dicts(node) for key in found)
 
 
 def set_output(cfg: Config, args: argparse.Namespace) -> None:
     """Set where predictions and pictures go."""
-    for path in (args.json, args.out):
-        if path and Path(path).exists() and not args.force:
-            raise UserError(f'{path} already exists; --force overwrites it.')
-    if args.json:
-        check_writable(args.json)
-    task = task_of(cfg)
-    if task == 'xcit_mm' and (args.show or args.show_dir):
-        raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
-    if args.show or args.show_dir:
-        from xcit_mm.engine.comparison import ComparisonHook
+    from xcit_mm.engine.comparison import ComparisonHook
+    from xcit_mm.errors import UserError
+    from xcit_mm_runtime.files import check_new
 
+    from .common import check_output, task_of
+
+    task = task_of(cfg)
+    check_output(args.json, args.force)
+    if args.show or args.show_dir:
+        if task == 'xcit_mm':
+            raise UserError(
+                '--show and --show-dir draw boxes, masks and labels; this model has none.'
+            )
         cfg.default_hooks.visualization = dict(
             type=ComparisonHook.__name__,
             out_dir=args.show_dir,
@@ -98,25 +179,28 @@ def set_output(cfg: Config, args: argparse.Namespace) -> None:
         )
     if args.out is None:
         return
+    check_new(args.out, args.force)
     if task == 'mmseg':
         evaluator = find_evaluator(cfg, 'IoUMetric', '--out')
         evaluator.update(output_dir=args.out, keep_results=True)
-    else:
-        if not args.out.endswith(('.pkl', '.pickle')):
-            raise UserError(
-                f'--out must end in .pkl for detection and classification, not {args.out}.'
-            )
-        kind = 'DumpDetResults' if task == 'mmdet' else 'DumpResults'
-        dump = dict(type=kind, out_file_path=args.out)
-        cfg.test_evaluator = [*_evaluators(cfg), dump]
+        return
+    if not args.out.endswith(('.pkl', '.pickle')):
+        raise UserError(f'--out must end in .pkl for detection and classification, not {args.out}.')
+    kind = 'DumpDetResults' if task == 'mmdet' else 'DumpResults'
+    cfg.test_evaluator = [*_evaluators(cfg), dict(type=kind, out_file_path=args.out)]
 
 
 def set_tta(cfg: Config) -> None:
     """Wrap the model for test-time augmentation; flip if the config has no settings for it."""
+    from mmengine.config import ConfigDict
+
+    from xcit_mm.configs import innermost_datasets
+    from xcit_mm.errors import UserError
+
+    from .common import dense_task_of
+
     datasets = list(innermost_datasets(cfg.test_dataloader))
-    if task_of(cfg) == 'xcit_mm':
-        raise UserError('--tta is for detectors and segmentors.')
-    if task_of(cfg) == 'mmdet':
+    if dense_task_of(cfg, '--tta') == 'mmdet':
         if _has_key(cfg.model, 'mask_head'):
             raise UserError(
                 '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '
@@ -138,30 +222,38 @@ def set_tta(cfg: Config) -> None:
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
-def select(metrics: dict[str, float], wanted: list[str] | None) -> list[dict[str, Any]]:
-    """Rows of the final table: the requested metrics."""
-    rows: list[dict[str, Any]] = [
-        {'metric': name, 'value': value_or_none(value)} for name, value in metrics.items()
-    ]
-    if not wanted:
-        return rows
-    keys: dict[str, tuple[str, ...]] = {
-        'mIoU': ('IoU', 'Acc'),
-        'mDice': ('Dice', 'Acc'),
-        'proposal_fast': ('AR@',),
-    }
-    parts = [part for name in wanted for part in keys.get(name, (name,))]
-    chosen = [row for row in rows if any(part in row['metric'] for part in parts)]
-    return chosen or rows
+def hide_tables(runner: Runner) -> None:
+    """Leave mmdet's and mmseg's tables of classes to the log file: the last table has them all."""
+    from xcit_mm.engine.console import console_handlers
+
+    def is_not_table(record: LogRecord) -> bool:
+        return not str(record.msg).startswith(('\n+-', 'per class results'))
+
+    for handler in console_handlers(runner.logger):
+        handler.addFilter(is_not_table)
 
 
 def value_or_none(value: float) -> float | None:
-    """A metric; None if there are no objects for it, for which COCO has -1 and mmseg NaN."""
+    """Return a metric; None if there are no objects for it: COCO has -1 then, mmseg NaN."""
     return None if math.isnan(value) or value == -1 else float(value)
 
 
-def count_note(runner: Runner) -> str:
-    """What limits the detections that the metrics of detection count, in a sentence."""
+def select_rows(metrics: dict[str, float | None], wanted: list[str] | None) -> list[dict[str, Any]]:
+    """Return the rows of the table of metrics.
+
+    Args:
+        metrics (dict[str, float]): All metrics.
+        wanted (list[str], optional): The arguments of ``--eval``.
+    """
+    rows: list[dict[str, Any]] = [
+        {'metric': name, 'value': value} for name, value in metrics.items()
+    ]
+    parts = [part for name in wanted or () for part in METRIC_PARTS.get(name, (name,))]
+    return [row for row in rows if any(part in row['metric'] for part in parts)] or rows
+
+
+def describe_limit(runner: Runner) -> str:
+    """Say how many detections the metrics of detection count; empty for other metrics."""
     for metric in runner.test_loop.evaluator.metrics:
         # Only our metric has such a limit.
         if hasattr(metric, 'max_dets') and {'bbox', 'segm'} & set(metric.metrics):
@@ -171,7 +263,7 @@ def count_note(runner: Runner) -> str:
 
 
 def class_rows(runner: Runner) -> list[dict[str, Any]]:
-    """Rows of the table of classes: the metrics of each; None for a class without objects."""
+    """Return the rows of the table of classes: the metrics of each, None without objects."""
     rows: dict[str, dict[str, Any]] = {}
     for metric in runner.test_loop.evaluator.metrics:
         prefix = f'{metric.prefix}/' if metric.prefix else ''
@@ -180,62 +272,3 @@ def class_rows(runner: Runner) -> list[dict[str, Any]]:
             for key, value in values.items():
                 row[prefix + key] = value_or_none(value)
     return [row for row in rows.values() if len(row) > 1]
-
-
-def hide_tables(runner: Runner) -> None:
-    """Leave mmdet's and mmseg's tables of classes to the log file: the last table has them all."""
-
-    def is_no_table(record: LogRecord) -> bool:
-        return not str(record.msg).startswith(('\n+-', 'per class results'))
-
-    for handler in console_handlers(runner.logger):
-        handler.addFilter(is_no_table)
-
-
-def write_json(path: str, metrics: dict[str, float], classes: list[dict[str, Any]]) -> None:
-    """Write the metrics, and those of each class as ``METRIC/CLASS``."""
-    content = {name: value_or_none(value) for name, value in metrics.items()}
-    for row in classes:
-        content |= {f'{key}/{row["class"]}': row[key] for key in row if key != 'class'}
-    write_atomically(path, json.dumps(content, indent=1) + '\n')
-
-
-@command('test')
-def main(args: argparse.Namespace) -> int:
-    cfg = load_config(args.config, args.cfg_options)
-    if args.eval:
-        set_metrics(cfg, args.eval)
-    set_output(cfg, args)
-    if args.tta:
-        set_tta(cfg)
-    check_checkpoint(args.checkpoint)
-    check_datasets(cfg, ('test_dataloader',))
-    cfg.load_from = args.checkpoint
-    if not args.allow_partial:
-        hooks = cfg.get('custom_hooks') or []
-        cfg.custom_hooks = [*hooks, dict(type='CompleteWeightsHook')]
-    prepare(cfg, args)
-    runner = build_runner(cfg, args.config)
-    if not args.verbose:
-        hide_tables(runner)
-    metrics = runner.test()
-    if not is_main_process():
-        return 0
-    print('\n' + format_table(select(metrics, args.eval)))
-    if note := count_note(runner):
-        print(note)
-    classes = class_rows(runner)
-    if classes:
-        table = format_table(classes)
-        runner.logger.info('per class results:\n' + table)
-        print('\n' + table)
-    if args.json:
-        write_json(args.json, metrics, classes)
-    for what, path in (
-        ('metrics', args.json),
-        ('predictions', args.out),
-        ('pictures', args.show_dir),
-    ):
-        if path:
-            print(f'{what}: {path}')
-    return 0

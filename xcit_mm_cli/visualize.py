@@ -1,30 +1,122 @@
-"""Pictures of what a trained XCiT looks at."""
+"""``xcit-mm visualize``: draw what a trained XCiT looks at."""
+
+from __future__ import annotations
 
 import argparse
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mmcv
-import numpy as np
-import torch
-from matplotlib.figure import Figure
-from mmengine.config import Config
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import Tensor
+from .options import CHECKPOINT_HELP, add_device, add_flag, positive
 
-from xcit_mm.errors import UserError, is_out_of_memory
-from xcit_mm.inference import ResultNames, find_images, left_out, read_image
-from xcit_mm.visualization.layers import spread
-from xcit_mm.visualization.load import Subject, load_subject
-from xcit_mm.visualization.observe import Observer, draw, observe
-from xcit_mm.visualization.pictures import PICTURES, make_picture, unavailable
-from xcit_mm_runtime import ImageError
-from xcit_mm_runtime.files import write_atomically
-from xcit_mm_runtime.preprocess import resize_image
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+    from mmengine.config import Config
 
-from .arguments import DEFAULT_LAYERS
-from .common import check_checkpoint, check_device, command, load_config
+    from xcit_mm.visualization.load import Subject
+
+# Number of layers that are drawn by default.
+DEFAULT_LAYERS = 6
+# name -> what it shows
+PICTURES = {
+    'magnitude': 'the norm of each token’s normalized query and key',
+    'class_attention': 'the attention from the class token to the patches, classifiers only',
+    'covariance': 'the attention maps between channels, their entropy and temperatures',
+    'pyramid': 'the levels of a dense backbone as colors',
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        'Draw what an XCiT looks at, from the weights of a backbone, detector, segmentor or '
+        'classifier. Images are resized as for testing, if the config or the one saved in the '
+        'checkpoint says how; else, they keep their size. Exit status 1 if an image was skipped.'
+    )
+    described = '; '.join(f'{name}: {what}' for name, what in PICTURES.items())
+    parser.epilog = f'Pictures: {described}.'
+    parser.add_argument('inputs', nargs='+', metavar='IMAGE|FOLDER|GLOB', help='the images')
+    parser.add_argument('--checkpoint', required=True, help=CHECKPOINT_HELP)
+    parser.add_argument(
+        '--config',
+        help="a config file; only needed for a size that is not one of the paper's, or to resize "
+        'images as it does',
+    )
+    parser.add_argument(
+        '--pictures',
+        nargs='+',
+        choices=PICTURES,
+        metavar='PICTURE',
+        help=f'some of {", ".join(PICTURES)} (default: all that the model has)',
+    )
+    parser.add_argument(
+        '--layers',
+        nargs='+',
+        metavar='LAYER',
+        help=f'layers to draw, counted from 1, or "all" (default: {DEFAULT_LAYERS} of them)',
+    )
+    add_flag(parser, '--per-head', 'query and key magnitude of each head')
+    add_flag(parser, '--separate', 'one file per picture, not one per image')
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument(
+        '--max-side',
+        type=positive,
+        metavar='PIXELS',
+        help='shrink larger images to this, and do not resize otherwise',
+    )
+    sizes.add_argument('--full-size', action='store_true', help='do not resize images')
+    parser.add_argument(
+        '--dpi',
+        type=positive,
+        default=100,
+        help='pixels per inch; a figure is 16 inches wide (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--out-dir', default='work_dirs/visualize', help='folder for PNGs (default: %(default)s)'
+    )
+    add_device(parser)
+    add_flag(parser, '--force', 'overwrite earlier pictures')
+
+
+def run(args: argparse.Namespace) -> int:
+    from xcit_mm.errors import is_out_of_memory
+    from xcit_mm.visualization.observe import draw, observe
+    from xcit_mm.visualization.pictures import make_picture
+    from xcit_mm_runtime.inputs import find_images
+    from xcit_mm_runtime.progress import track
+
+    from .common import load_config, print_left_out
+
+    images = find_images(args.inputs)
+    cfg = load_config(args.config) if args.config else None
+    subject = load(args.checkpoint, cfg, args.device)
+    resize = None if args.full_size else subject.resize
+    names = choose_pictures(subject, args.pictures)
+    layers = choose_layers(len(subject.backbone.layers), args.layers)
+    files = plan_files(args, images, names)
+    print_left_out(args.inputs)
+    skipped: dict[Path, str] = {}
+    for path in track(images, 'images'):
+        pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
+        try:
+            image = read(path, args.max_side, resize, subject.bit_depth)
+            observe(subject.backbone, subject.preprocess(image), list(pictures.values()))
+            title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
+            for what, file in files[path].items():
+                shown = [pictures[what]] if what else list(pictures.values())
+                save(draw(shown, image, title), file, args.dpi)
+        except ValueError as error:
+            skipped[path] = str(error)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            skipped[path] = 'not enough memory; --max-side makes images smaller'
+    for path, reason in skipped.items():
+        print(f'skipped {path}: {reason}')
+    made = sum(len(paths) for path, paths in files.items() if path not in skipped)
+    done = len(images) - len(skipped)
+    print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
+    return 1 if skipped else 0
 
 
 def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
@@ -35,6 +127,13 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
         cfg (Config, optional): As for ``load_subject``.
         device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
     """
+    import torch
+
+    from xcit_mm.errors import UserError
+    from xcit_mm.visualization.load import load_subject
+
+    from .common import check_checkpoint, check_device
+
     check_checkpoint(checkpoint)
     check_device(device)
     device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
@@ -45,18 +144,24 @@ def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subj
 
 
 def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:
-    """The pictures to draw; prints which are left out."""
+    """Return the pictures to draw, and print which are left out."""
+    from xcit_mm.errors import UserError
+    from xcit_mm.visualization.pictures import unavailable
+
     reasons = unavailable(subject)
-    for name in wanted or ():
-        if name in reasons:
-            raise UserError(f'--pictures {name}: {reasons[name]}.')
-    for name, reason in [] if wanted else reasons.items():
-        print(f'left out: {name}; {reason}')
+    for name, reason in reasons.items():
+        if wanted is None:
+            print(f'left out: {name}; {reason}')
+        elif name in wanted:
+            raise UserError(f'--pictures {name}: {reason}.')
     return [name for name in PICTURES if name in (wanted or PICTURES) and name not in reasons]
 
 
 def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
-    """The layers to draw, counted from 1."""
+    """Return the layers to draw, counted from 1."""
+    from xcit_mm.errors import UserError
+    from xcit_mm.visualization.layers import spread
+
     if wanted is None:
         return spread(depth, DEFAULT_LAYERS)
     if wanted == ['all']:
@@ -67,10 +172,28 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
     return layers
 
 
+def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
+    """Return for each image the files to write, by what they show; raise if one exists."""
+    from xcit_mm_runtime.files import check_new
+    from xcit_mm_runtime.inputs import ResultNames
+
+    out_dir, stems = Path(args.out_dir), ResultNames(images)
+    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
+    files = {
+        image: {what: out_dir / f'{stems[i]}{ending}' for what, ending in endings.items()}
+        for i, image in enumerate(images)
+    }
+    for paths in files.values():
+        for path in paths.values():
+            check_new(path, args.force, '--out-dir writes elsewhere')
+    out_dir.mkdir(parents=True, exist_ok=True)
+    return files
+
+
 def read(
     path: Path, max_side: int | None, resize: dict[str, Any] | None, bit_depth: int | None = None
 ) -> np.ndarray:
-    """An image as RGB, resized; raises ValueError if it cannot be read or resized.
+    """Read an image as RGB and resize it; raise ValueError if that is impossible.
 
     Args:
         path (Path): The file.
@@ -78,6 +201,11 @@ def read(
         resize (dict, optional): Else, resize it as a test pipeline does.
         bit_depth (int, optional): As for ``read_image``. Defaults to None.
     """
+    import mmcv
+
+    from xcit_mm_runtime import ImageError, read_image
+    from xcit_mm_runtime.preprocess import resize_image
+
     try:
         image = read_image(path, bit_depth)
     except ImageError:
@@ -89,75 +217,8 @@ def read(
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """Write a PNG, which gets its name only when it is complete."""
+    from xcit_mm_runtime.files import write_atomically
+
     buffer = io.BytesIO()
     figure.savefig(buffer, format='png', dpi=dpi)
     write_atomically(path, buffer.getvalue())
-
-
-class Ticker:
-    """An observer that advances a progress bar by one layer."""
-
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self.progress, self.task = progress, task
-
-    def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
-        self.progress.advance(self.task)
-
-
-def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
-    """For each image, the files to write, by what they show; raises if one exists."""
-    out_dir, stems = Path(args.out_dir), ResultNames(images)
-    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
-    files = {
-        image: {what: out_dir / f'{stems[i]}{ending}' for what, ending in endings.items()}
-        for i, image in enumerate(images)
-    }
-    existing = [path for paths in files.values() for path in paths.values() if path.exists()]
-    if existing and not args.force:
-        raise UserError(
-            f'{existing[0]} already exists; --force overwrites it, --out-dir writes elsewhere.'
-        )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    return files
-
-
-@command('visualize')
-def main(args: argparse.Namespace) -> int:
-    images = find_images(args.inputs)
-    cfg = load_config(args.config) if args.config else None
-    subject = load(args.checkpoint, cfg, args.device)
-    resize = None if args.full_size else subject.resize
-    names = choose_pictures(subject, args.pictures)
-    depth = len(subject.backbone.layers)
-    layers = choose_layers(depth, args.layers)
-    files = plan_files(args, images, names)
-    for other in left_out(args.inputs):
-        print(f'left out, a file type that is not read from folders: {other}')
-    skipped: dict[Path, str] = {}
-    columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
-        task = progress.add_task('', total=len(images) * (depth + 1))
-        for i, path in enumerate(images):
-            progress.update(task, description=path.name, completed=i * (depth + 1))
-            pictures = {name: make_picture(name, subject, layers, args.per_head) for name in names}
-            observers: list[Observer] = [*pictures.values(), Ticker(progress, task)]
-            try:
-                image = read(path, args.max_side, resize, subject.bit_depth)
-                observe(subject.backbone, subject.preprocess(image), observers)
-                title = f'{path.name} · {Path(args.config or args.checkpoint).name}'
-                for what, file in files[path].items():
-                    shown = [pictures[what]] if what else list(pictures.values())
-                    save(draw(shown, image, title), file, args.dpi)
-            except ValueError as error:
-                skipped[path] = str(error)
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                skipped[path] = 'not enough memory; --max-side makes images smaller'
-        progress.update(task, completed=len(images) * (depth + 1))
-    for path, reason in skipped.items():
-        print(f'skipped {path}: {reason}')
-    made = sum(len(paths) for path, paths in files.items() if path not in skipped)
-    done = len(images) - len(skipped)
-    print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
-    return 1 if skipped else 0

@@ -70,13 +70,15 @@ def build_backbone(
 
 
 def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Module:
-    """Mmdet's Mask R-CNN on one of the backbones."""
+    """Build mmdet's Mask R-CNN on one of the backbones."""
     from mmdet.utils import register_all_modules
     from mmengine.config import Config
     from mmengine.registry import MODELS
+    from mmengine.utils import get_installed_path
 
     register_all_modules()
-    base = Config.fromfile(_mmdet_mask_rcnn()).model
+    folder = get_installed_path('mmdet')
+    base = Config.fromfile(f'{folder}/.mim/configs/_base_/models/mask-rcnn_r50_fpn.py').model
     base.backbone = {'type': 'ResNet', 'depth': 50}
     if name in MMDET_BACKBONES:
         base.backbone, base.neck.in_channels = MMDET_BACKBONES[name]
@@ -90,7 +92,7 @@ def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Mod
 
 
 def build_dino(name: str, arch: str = 's12', patch_size: int = 16, **options: Any) -> nn.Module:
-    """DINO's student and teacher on our classifier or on timm's, with DINO's own head.
+    """Build DINO's student and teacher on our classifier or on timm's, with DINO's own head.
 
     Args:
         name (str): ``ours`` or ``timm``.
@@ -111,6 +113,19 @@ def build_dino(name: str, arch: str = 's12', patch_size: int = 16, **options: An
     return model
 
 
+def build(mode: str, device: str, candidate: dict[str, Any]) -> nn.Module:
+    """Build a candidate for a mode of :func:`build_step`, with the same random weights every time.
+
+    Args:
+        mode (str): What it will do.
+        device (str): Where.
+        candidate (dict): Arguments of the function that builds it.
+    """
+    torch.manual_seed(0)
+    builders: dict[str, Callable[..., nn.Module]] = {'detect': build_detector, 'dino': build_dino}
+    return builders.get(mode, build_backbone)(**candidate).to(device)
+
+
 def share_weights(first: Any, second: Any) -> None:
     """Give the weights of timm's XCiT to ours, if that is what the two are."""
     if isinstance(first, TimmBackbone) and isinstance(second, XCiT):
@@ -122,18 +137,11 @@ def share_weights(first: Any, second: Any) -> None:
 
 
 def crops_like(height: int, batch: int) -> tuple[Tensor, Tensor]:
-    """DINO's crops of random images: 2 large ones, and 8 of 3/7 of their size."""
+    """Return DINO's crops of random images: 2 large ones, and 8 of 3/7 of their size."""
     generator = torch.Generator().manual_seed(0)
     small = round(height * 3 / 7)
     large_crops = torch.randn(2, batch, 3, height, height, generator=generator)
     return large_crops, torch.randn(8, batch, 3, small, small, generator=generator)
-
-
-def _mmdet_mask_rcnn() -> str:
-    from mmengine.utils import get_installed_path
-
-    folder = get_installed_path('mmdet')
-    return f'{folder}/.mim/configs/_base_/models/mask-rcnn_r50_fpn.py'
 
 
 def build_step(

@@ -1,22 +1,18 @@
-"""Starts measurements in fresh processes and reads their results."""
+"""Measurements of candidates, each in a fresh process, and what their times say."""
 
 import functools
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+import numpy as np
+
+from dev.measure import run_worker
+
 # Where everything is measured: cpu or cuda. The command line sets it.
 DEVICE = 'cpu'
-
-
-class BenchmarkError(RuntimeError):
-    """A measurement failed."""
+THREADS = 2
 
 
 def run_job(
@@ -25,19 +21,16 @@ def run_job(
     size: tuple[int, int],
     mode: str = 'infer',
     repetitions: int = 3,
-    threads: int = 2,
     batch: int = 1,
 ) -> dict[str, Any]:
     """Measure in a separate process; see :mod:`.worker`.
 
     Args:
         measure (str): ``pair``, ``agreement``, ``one`` or ``rate``.
-        candidates (Sequence[dict]): Arguments of :func:`.candidates.build_backbone`, or of
-            :func:`.candidates.build_detector`.
+        candidates (Sequence[dict]): Arguments of :func:`.candidates.build`.
         size (tuple[int, int]): Height and width of the image.
         mode (str): ``infer``, ``train``, ``amp`` (training under autocast), ``detect`` or ``dino``.
         repetitions (int): How many times each is timed.
-        threads (int): Threads of torch.
         batch (int): Number of images.
     """
     job = {
@@ -46,17 +39,15 @@ def run_job(
         'size': list(size),
         'mode': mode,
         'repetitions': repetitions,
-        'threads': threads,
         'batch': batch,
         'device': DEVICE,
     }
-    command = [sys.executable, '-m', 'dev.benchmark.worker', json.dumps(job)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    for line in run.stdout.splitlines():
-        if line.startswith('RESULT '):
-            return json.loads(line.removeprefix('RESULT '))
-    tail = '\n'.join(run.stderr.splitlines()[-5:])
-    raise BenchmarkError(f'{json.dumps(job)} ended with status {run.returncode}:\n{tail}')
+    return run_worker('dev.benchmark.worker', job)
+
+
+def timm_and_ours(arch: str, patch_size: int) -> list[dict[str, Any]]:
+    """Return timm's XCiT and ours as candidates."""
+    return [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
 
 
 @functools.cache
@@ -68,7 +59,7 @@ def against_timm(
     repetitions: int = 3,
     batch: int = 1,
 ) -> tuple[list[float], list[float]]:
-    """Times of timm's XCiT and of ours, alternating in one process; measured once per run.
+    """Return times of timm's XCiT and of ours, alternating in one process; measured once per run.
 
     All tables of the page get their numbers here, so they cannot disagree.
 
@@ -80,8 +71,8 @@ def against_timm(
         repetitions (int): How many times each is timed.
         batch (int): Number of images.
     """
-    pair = [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
-    timm, ours = run_job('pair', pair, size, mode, repetitions, batch=batch)['times']
+    pair = timm_and_ours(arch, patch_size)
+    timm, ours = run_job('pair', pair, size, mode, repetitions, batch)['times']
     return timm, ours
 
 
@@ -98,14 +89,12 @@ class Ratio:
 
 
 def speedup(times: Sequence[Sequence[float]]) -> Ratio:
-    """How much faster the second candidate of a pair is than the first."""
+    """Return how much faster the second candidate of a pair is than the first."""
     ratios = [a / b for a, b in zip(*times, strict=True)]
     value = statistics.median(times[0]) / statistics.median(times[1])
     return Ratio(value, min(ratios), max(ratios))
 
 
 def exponent(pixels: Sequence[float], values: Sequence[float]) -> float:
-    """The slope of a line fitted to the points on a log-log scale."""
-    import numpy as np
-
+    """Return the slope of a line fitted to the points on a log-log scale."""
     return float(np.polyfit(np.log(pixels), np.log(values), 1)[0])

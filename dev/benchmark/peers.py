@@ -21,7 +21,7 @@ REPETITIONS = {224: 101, 384: 31, 512: 15, 1024: 5, 2048: 1}
 
 
 def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Inference of each backbone at each resolution.
+    """Measure inference of each backbone at each resolution.
 
     Each runs in its own process, except that the two XCiTs are timed alternately in one process,
     as in the other tables.
@@ -35,11 +35,10 @@ def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
         for name in NAMES:
             progress(f'{LABELS[name]} at {resolution}')
             alone = run_job('one', [{'name': name}], size, repetitions=min(repetitions, 9))
-            times = {'timm': 0, 'ours': 1}
-            if name in times:
-                measured = against_timm('s12', 16, size, repetitions=repetitions)[times[name]]
-            else:
-                measured = alone['times']
+            measured = alone['times']
+            if name in ('timm', 'ours'):
+                timm, ours = against_timm('s12', 16, size, repetitions=repetitions)
+                measured = timm if name == 'timm' else ours
             rows.append(
                 {
                     'model': LABELS[name],
@@ -52,7 +51,7 @@ def scaling(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def paper_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A table like the paper's of run time and memory, from :func:`scaling`'s rows."""
+    """Return a table like the paper's of run time and memory, from :func:`scaling`'s rows."""
     table = []
     for label in LABELS.values():
         line: dict[str, Any] = {'model': label}
@@ -65,7 +64,7 @@ def paper_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def exponents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How time and memory of each backbone grow with the number of pixels."""
+    """Return how time and memory of each backbone grow with the number of pixels."""
     table = []
     for label in LABELS.values():
         own = [row for row in rows if row['model'] == label]
@@ -81,7 +80,7 @@ def exponents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def detectors(progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Inference of Mask R-CNN on each backbone, 800x1344."""
+    """Measure inference of Mask R-CNN on each backbone, 800x1344."""
     rows = []
     for name in NAMES:
         progress(f'Mask R-CNN on {LABELS[name]}')
@@ -97,7 +96,7 @@ def detectors(progress: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def plot_scaling(rows: list[dict[str, Any]], key: str, label: str, path: str) -> None:
-    """One log-log plot of time or memory against resolution, with the fitted exponents."""
+    """Draw one log-log plot of time or memory against resolution, with the fitted exponents."""
     from matplotlib.figure import Figure
 
     fitted = {row['model']: row for row in exponents(rows)}

@@ -1,20 +1,18 @@
 """Runs the benchmark and writes its table, JSON, plots and page."""
 
-import json
 import platform
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dev.pages import write_numbers, write_page
 from xcit_mm.tables import format_table
-from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.progress import progress_bar
 
 from . import jobs, peers
-from .bars import Result, bars
+from .bars import other_bars, quick_bars
 
 NOTE = (
     'Float32, and one image where nothing else is said. Each speed-up is a ratio of medians from '
@@ -22,6 +20,10 @@ NOTE = (
     'over the repetitions. Memory is the peak of a fresh process, or of its GPU, above that after '
     'loading the weights.'
 )
+PLOTS = {
+    'time': ('seconds', 'seconds per image'),
+    'memory': ('peak_MB', 'peak memory above the weights, MB'),
+}
 
 
 def run_benchmark(folder: Path, quick: bool = False) -> int:
@@ -35,56 +37,46 @@ def run_benchmark(folder: Path, quick: bool = False) -> int:
         int: How many bars were missed.
     """
     start = time.monotonic()
-    planned = list(bars(quick))
+    planned = quick_bars() if quick else [*quick_bars(), *other_bars()]
     steps = len(planned) + (0 if quick else len(peers.LABELS) * (len(peers.RESOLUTIONS) + 1))
-    columns = (
-        TextColumn('{task.description:36}'),
-        BarColumn(),
-        TextColumn('{task.completed}/{task.total}'),
-    )
-    results: list[Result] = []
-    scaling: list[dict[str, Any]] = []
-    detectors: list[dict[str, Any]] = []
-    with Progress(*columns, TimeElapsedColumn()) as progress:
+    data: dict[str, Any] = {'machine': {}, 'bars': [], 'scaling': [], 'detectors': []}
+    with progress_bar() as progress:
         task = progress.add_task('', total=steps)
 
         def advance(description: str) -> None:
             progress.update(task, description=description, advance=1)
 
-        for name, measure in planned:
-            progress.update(task, description=name)
-            results.append(measure())
-            progress.console.print(f'{results[-1].what}: {results[-1].measured}')
-            progress.advance(task)
+        for bar in planned:
+            advance(bar.what)
+            data['bars'].append(bar.result())
+            print(f'{bar.what}: {data["bars"][-1]["measured"]}', flush=True)
         if not quick:
-            scaling = peers.scaling(advance)
-            detectors = peers.detectors(advance)
-    print(format_table(_rows(results)))
+            data['scaling'] = peers.scaling(advance)
+            data['detectors'] = peers.detectors(advance)
+    print(format_table(_rows(data['bars'])))
     minutes = (time.monotonic() - start) / 60
-    missed = [result.what for result in results if not result.met]
-    print(f'{len(results) - len(missed)} of {len(results)} bars met in {minutes:.0f} minutes')
-    machine = {'processor': _processor(), 'torch': torch.__version__, 'minutes': round(minutes, 1)}
-    data = {'machine': machine, 'bars': [asdict(result) for result in results]}
-    data |= {'scaling': scaling, 'detectors': detectors}
-    path = folder / ('benchmark_quick.json' if quick else 'benchmark.json')
-    write_atomically(path, json.dumps(data, indent=1) + '\n')
-    print(f'Numbers: {path}')
+    met = sum(bar['met'] for bar in data['bars'])
+    print(f'{met} of {len(planned)} bars met in {minutes:.0f} minutes')
+    data['machine'] = {
+        'processor': _processor(),
+        'torch': torch.__version__,
+        'minutes': round(minutes, 1),
+    }
+    write_numbers(folder / ('benchmark_quick.json' if quick else 'benchmark.json'), data)
     if not quick:
-        write_page(folder, data)
-        print(f'Page: {folder / "benchmark.md"}')
-    return len(missed)
+        _draw_plots(folder / 'images', data['scaling'])
+        write_page(folder / 'benchmark.md', page_text(data))
+    return len(planned) - met
 
 
-def write_page(folder: Path, data: dict[str, Any]) -> None:
-    """Write ``benchmark.md`` and its plots from the numbers."""
-    results = [Result(**row) for row in data['bars']]
-    images = folder / 'images'
-    images.mkdir(parents=True, exist_ok=True)
-    for key, label, name in (
-        ('seconds', 'seconds per image', 'benchmark_time.png'),
-        ('peak_MB', 'peak memory above the weights, MB', 'benchmark_memory.png'),
-    ):
-        peers.plot_scaling(data['scaling'], key, label, str(images / name))
+def _draw_plots(folder: Path, scaling: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (key, label) in PLOTS.items():
+        peers.plot_scaling(scaling, key, label, str(folder / f'benchmark_{name}.png'))
+
+
+def page_text(data: dict[str, Any]) -> str:
+    """Return the text of ``benchmark.md``, given the numbers."""
     machine = data['machine']
     parts = [
         '# Benchmark',
@@ -92,44 +84,33 @@ def write_page(folder: Path, data: dict[str, Any]) -> None:
         f'{machine["processor"]}, with torch {machine["torch"]}.',
         NOTE,
         '## Against timm, on the same weights',
-        format_table(_rows(results), 'markdown'),
+        format_table(_rows(data['bars']), 'markdown'),
         '## Against other backbones',
         'Inference with the backbones as mmdet ships them: images per second and peak MB by image '
         'height and width. The paper’s run-time table is of a GPU and batches of 64 images, and '
         'also has DeiT-S and CaiT-S12, but no image of 2048x2048.',
         format_table(peers.paper_table(data['scaling']), 'markdown'),
-        '![time](images/benchmark_time.png)',
-        '![memory](images/benchmark_memory.png)',
+        *(f'![{name}](images/benchmark_{name}.png)' for name in PLOTS),
         'Growth exponents in the number of pixels:',
         format_table(peers.exponents(data['scaling']), 'markdown'),
         '## Whole detectors',
         'Mask R-CNN, inference on one image of 800x1344, random weights:',
         format_table(data['detectors'], 'markdown'),
     ]
-    write_atomically(folder / 'benchmark.md', '\n\n'.join(parts) + '\n')
+    return '\n\n'.join(parts) + '\n'
 
 
-def _rows(results: list[Result]) -> list[dict[str, str]]:
+def _rows(bars: list[dict[str, Any]]) -> list[dict[str, str]]:
+    shown = ('what', 'bar', 'aim', 'measured')
     return [
-        {
-            'what': result.what,
-            'bar': result.bar,
-            'aim': result.aim,
-            'measured': result.measured,
-            'met': 'yes' if result.met else 'NO',
-        }
-        for result in results
+        {**{key: bar[key] for key in shown}, 'met': 'yes' if bar['met'] else 'NO'} for bar in bars
     ]
 
 
 def _processor() -> str:
     if jobs.DEVICE != 'cpu':
         return torch.cuda.get_device_name()
-    return f'2 cores of {_cpu()}'
-
-
-def _cpu() -> str:
     for line in Path('/proc/cpuinfo').read_text().splitlines():
         if line.startswith('model name'):
-            return line.partition(':')[2].strip()
-    return platform.processor() or platform.machine()
+            return f'{jobs.THREADS} cores of {line.partition(":")[2].strip()}'
+    return f'{jobs.THREADS} cores of {platform.processor() or platform.machine()}'

@@ -1,62 +1,37 @@
-"""Runs one measurement in a separate process, so that measurements cannot disturb each other.
-
-``python -m dev.benchmark.worker JOB`` with a job in JSON prints its result as one line of JSON.
-"""
+"""Runs one measurement in a separate process, so that measurements cannot disturb each other."""
 
 import contextlib
-import json
-import sys
-import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from torch import nn
 
-from dev.memory import reset_peak, status
+from dev.measure import Job, alternate, answer, memory_status, reset_peak, seconds
 
-from .candidates import (
-    build_backbone,
-    build_detector,
-    build_dino,
-    build_step,
-    crops_like,
-    share_weights,
-)
+from .candidates import build, build_backbone, build_step, crops_like, share_weights
+from .jobs import THREADS
 
 
-def _build(job: dict[str, Any], candidate: dict[str, Any]) -> torch.nn.Module:
-    torch.manual_seed(0)
-    builders = {'detect': build_detector, 'dino': build_dino}
-    build = builders.get(job['mode'], build_backbone)
-    return build(**candidate).to(job['device'])
+def _build(job: Job, index: int = 0) -> nn.Module:
+    return build(job['mode'], job['device'], job['candidates'][index])
 
 
-def _step(job: dict[str, Any], model: torch.nn.Module) -> Any:
+def _step(job: Job, model: nn.Module) -> Callable[[], None]:
     return build_step(job['mode'], model, *job['size'], batch=job['batch'], device=job['device'])
 
 
-def _seconds(step: Any) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
-def measure_pair(job: dict[str, Any]) -> dict[str, Any]:
-    """Times of two candidates in alternating order, on the same weights if both are XCiT."""
-    first, second = (_build(job, candidate) for candidate in job['candidates'])
+def measure_pair(job: Job) -> dict[str, Any]:
+    """Time two candidates in alternating order, on the same weights if both are XCiT."""
+    first, second = _build(job, 0), _build(job, 1)
     share_weights(first, second)
     steps = [_step(job, model) for model in (first, second)]
-    for step in steps:
-        step()  # warm-up
-    times: list[list[float]] = [[], []]
-    for repetition in range(job['repetitions']):
-        for index in (0, 1) if repetition % 2 else (1, 0):
-            times[index].append(_seconds(steps[index]))
-    return {'times': times}
+    return {'times': alternate(steps, job['repetitions'])}
 
 
-def measure_agreement(job: dict[str, Any]) -> dict[str, Any]:
-    """By how much, relatively, loss and gradients of DINO on timm's XCiT and on ours differ."""
-    timm, ours, copy = (cast(Any, _build(job, job['candidates'][i])) for i in (0, 1, 1))
+def measure_agreement(job: Job) -> dict[str, Any]:
+    """Return how much, relatively, loss and gradients of DINO on timm's XCiT and ours differ."""
+    timm, ours, copy = (cast(Any, _build(job, i)) for i in (0, 1, 1))
     share_weights(timm, ours)
     crops = [crop.to(job['device']) for crop in crops_like(job['size'][0], job['batch'])]
     losses = [model.train().loss(*crops)['loss'] for model in (timm, ours)]
@@ -77,33 +52,33 @@ def measure_agreement(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure_one(job: dict[str, Any]) -> dict[str, Any]:
-    """Times and peak memory of one candidate."""
-    model = _build(job, job['candidates'][0])
+def measure_one(job: Job) -> dict[str, Any]:
+    """Measure times and peak memory of one candidate."""
+    model = _build(job)
     # Load the kernels first, so that their memory is not counted.
     build_step(job['mode'], model, 64, 64, device=job['device'])()
     model.zero_grad(set_to_none=True)
     step = _step(job, model)
     before = _reset_peak(job['device'])
-    times = [_seconds(step)]
-    peak = status('VmHWM') if job['device'] == 'cpu' else torch.cuda.max_memory_allocated() / 2**20
-    times += [_seconds(step) for _ in range(job['repetitions'] - 1)]
+    times = [seconds(step)]
+    on_cpu = job['device'] == 'cpu'
+    peak = memory_status('VmHWM') if on_cpu else torch.cuda.max_memory_allocated() / 2**20
+    times += [seconds(step) for _ in range(job['repetitions'] - 1)]
     return {'times': times, 'peak_MB': peak - before, 'process_MB': peak}
 
 
 def _reset_peak(device: str) -> float:
-    """Let the peak count from now on; returns the memory in use, in MB."""
+    """Let the peak count from now on; return the memory in use, in MB."""
     if device == 'cpu':
         reset_peak()
-        return status('VmRSS')
+        return memory_status('VmRSS')
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated() / 2**20
 
 
-def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
-    """The machine's float32 matrix-multiply rate and, in the same run, a candidate's time."""
-    model = _build(job, job['candidates'][0])
-    step = _step(job, model)
+def measure_rate(job: Job) -> dict[str, Any]:
+    """Measure the float32 matrix-multiply rate and, in the same run, a candidate's time."""
+    step = _step(job, _build(job))
     size = 2048
     left, right = torch.randn(2, size, size, device=job['device'])
     rates, times = [], []
@@ -115,9 +90,8 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
     step()
     for _ in range(job['repetitions']):
-        for _ in range(5):
-            rates.append(2 * size**3 / _seconds(multiply))
-        times.append(_seconds(step))
+        rates += [2 * size**3 / seconds(multiply) for _ in range(5)]
+        times.append(seconds(step))
     return {'rates': rates, 'times': times, 'flops': _flops(job)}
 
 
@@ -127,8 +101,8 @@ class _NoModules(contextlib.nullcontext):
     parents = ('Global',)
 
 
-def _flops(job: dict[str, Any]) -> int:
-    """Floating-point operations of the products that our backbone really computes."""
+def _flops(job: Job) -> int:
+    """Count the floating-point operations of the products that our backbone really computes."""
     from torch.utils.flop_counter import FlopCounterMode, addmm_flop, baddbmm_flop
 
     def added(*shapes: Any, out_shape: Any = None) -> int:
@@ -149,19 +123,13 @@ def _flops(job: dict[str, Any]) -> int:
     return counter.get_total_flops()
 
 
-MEASURES = {
-    'pair': measure_pair,
-    'agreement': measure_agreement,
-    'one': measure_one,
-    'rate': measure_rate,
-}
-
-
-def main() -> None:
-    job = json.loads(sys.argv[1])
-    torch.set_num_threads(job['threads'])
-    print('RESULT ' + json.dumps(MEASURES[job['measure']](job)))
-
-
 if __name__ == '__main__':
-    main()
+    torch.set_num_threads(THREADS)
+    answer(
+        {
+            'pair': measure_pair,
+            'agreement': measure_agreement,
+            'one': measure_one,
+            'rate': measure_rate,
+        }
+    )

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mmengine.config import Config
 
-from dev.memory import reset_peak, status
+from dev.measure import memory_status, reset_peak
 from dev.soak import save_random_weights
 from xcit_mm.datasets.shapes import make_shapes
 
@@ -50,7 +50,7 @@ def growth(process, pictures, first, count):
         while process.poll() is None:
             done = len(list(pictures.glob('*.png')))
             if done < count:  # at exit, CUDA's libraries are read into memory once more
-                latest = status('VmHWM', process.pid)
+                latest = memory_status('VmHWM', process.pid)
             if marks and done >= marks[0]:
                 del marks[0]
                 peak = latest

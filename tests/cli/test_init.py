@@ -13,8 +13,7 @@ from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.shapes import CLASSES
-from xcit_mm.deploy.graph import Preprocess
-from xcit_mm.deploy.metadata import describe
+from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
 from xcit_mm_cli import check, init, train
@@ -237,15 +236,11 @@ def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, caps
     trained = dataset[0]['inputs']
     assert trained.max() == 255 and 0 < trained.float().mean() < 255
     shrink(cfg.model)
-    predictor = load_predictor(cfg, 'mmseg', None, 'cpu', allow_partial=True)
+    predictor = load_predictor(cfg, None, 'cpu', allow_partial=True)
     path = dataset.get_data_info(0)['img_path']
-    # As infer reads it, and as mmseg's own inferencer does.
-    for given in (read_image(path, predictor.bit_depth), path):
-        (inputs,) = next(iter(predictor.inferencer.preprocess([given])))['inputs']
-        assert torch.equal(inputs, trained)
-    details = ('', 'random', predictor.inferencer.model.dataset_meta, 'segmentation')
-    metadata = describe(cfg, predictor.inferencer.model, *details, Preprocess(), 'rgb', 18)
-    assert metadata['bit_depth'] == 12
+    image = read_image(path, predictor.bit_depth)
+    assert torch.equal(predictor.pipeline({'img': image})['inputs'], trained)
+    assert describe(cfg, predictor.model, Options(), '', 'random').bit_depth == 12
 
 
 def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):

@@ -114,12 +114,6 @@ def test_a_detector_that_finds_nothing_among_many_objects(trained, small_data, t
     assert (out + err).count(option) == 1
 
 
-def test_masks_of_a_detector_of_boxes_are_refused_in_a_sentence(trained, tmp_path, capfd):
-    assert call(*trained('faster_rcnn'), '--eval', 'bbox', 'segm', '--work-dir', tmp_path) == 2
-    expected = 'error: --eval segm: this model supports bbox, proposal, proposal_fast.'
-    assert capfd.readouterr().err.splitlines()[-1] == expected
-
-
 def test_eval_overrides_the_metrics_of_the_config(trained, tmp_path):
     arguments = ['--eval', 'mDice', 'mFscore', '--json', tmp_path / 'm.json']
     assert call(*trained('sem_fpn'), *arguments, '--work-dir', tmp_path) == 0
@@ -151,11 +145,6 @@ def test_out_show_dir_and_tta(head, trained, small_data, tmp_path, capfd, monkey
         drawn = cv2.imread(str(picture))
         assert drawn.shape[0] > height and drawn.shape[1] >= 2 * width
         assert (drawn[: drawn.shape[0] - height].min(axis=(0, 2)) < 128).any()  # the titles
-    assert call(*trained(head), '--out', out) == 2
-    assert '--force' in capfd.readouterr().err
-    if is_detector:
-        assert call(*trained(head), '--tta') == 2
-        assert 'not masks' in capfd.readouterr().err
 
 
 def test_out_and_eval_work_with_a_list_of_evaluators():
@@ -170,21 +159,6 @@ def test_out_and_eval_work_with_a_list_of_evaluators():
     cfg.test_evaluator = [other]
     with pytest.raises(UserError, match='--out needs a test_evaluator of type IoUMetric'):
         test.set_output(cfg, parse_args('test', words))
-
-
-@pytest.mark.parametrize(
-    'head, metric, known',
-    [
-        ('mask_rcnn', 'mIoU', 'bbox, segm, proposal, proposal_fast'),
-        ('sem_fpn', 'bbox', 'mIoU, mDice, mFscore'),
-    ],
-)
-def test_a_metric_of_another_task_is_refused(head, metric, known, trained, capfd):
-    config, _ = trained(head)
-    assert call(config, 'none.pth', '--eval', metric) == 2
-    assert known in capfd.readouterr().err
-    assert call(config, 'none.pth') == 2
-    assert 'no checkpoint' in capfd.readouterr().err
 
 
 def test_an_image_that_is_too_small_is_named(trained, small_data, tmp_path, capfd):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from xcit_mm.visualization import load
+from xcit_mm.visualization import load, observe
 from xcit_mm.visualization.load import load_subject
 from xcit_mm_cli import visualize
 
@@ -104,9 +104,9 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     large = cv2.resize(np.eye(4, dtype=np.uint8) * 255, (1200, 900))
     cv2.imwrite(str(tmp_path / 'large.png'), large)
     seen = []
-    original = visualize.observe
+    original = observe.observe
     monkeypatch.setattr(
-        visualize, 'observe', lambda b, x, o: (seen.append(x.shape), original(b, x, o))
+        observe, 'observe', lambda b, x, o: (seen.append(x.shape), original(b, x, o))
     )
     assert run(tmp_path / 'large.png', '--pictures', 'magnitude', '--layers', 1) == 0
     assert seen == [(1, 3, 900, 1200)]
@@ -120,9 +120,9 @@ def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypat
     cv2.imwrite(str(tmp_path / 'large.png'), np.zeros((900, 1200, 3), np.uint8))
     config, checkpoint = trained(task)  # its pipeline resizes to (160, 96)
     seen = []
-    original = visualize.observe
+    original = observe.observe
     monkeypatch.setattr(
-        visualize, 'observe', lambda b, x, o: (seen.append(tuple(x.shape[2:])), original(b, x, o))
+        observe, 'observe', lambda b, x, o: (seen.append(tuple(x.shape[2:])), original(b, x, o))
     )
 
     def call(*options):
@@ -138,17 +138,3 @@ def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypat
     subject = load_subject(str(checkpoint), Config.fromfile(config))
     monkeypatch.setattr(load, '_from_weights', lambda recognized: subject.backbone)
     assert load_subject(str(checkpoint)).resize == {'scale': [160, 96], 'keep_ratio': True}
-
-
-def test_impossible_arguments_are_refused_before_anything_is_written(run, image, tmp_path, capsys):
-    cv2.imwrite(str(tmp_path / 'image.png'), image)
-    path = tmp_path / 'image.png'
-    for arguments, message in {
-        ('--pictures', 'class_attention'): 'no class attention',
-        ('--layers', 13): '1...12',
-        ('--layers', 'x'): 'all',
-        ('--config', tmp_path / 'none.py'): 'no config',
-    }.items():
-        assert run(path, *arguments) == 2 and message in capsys.readouterr().err
-    assert run(path, model='none') == 2 and 'no checkpoint' in capsys.readouterr().err
-    assert not (tmp_path / 'o').exists()

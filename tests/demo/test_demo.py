@@ -13,7 +13,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.demo.run import run_demo
+from xcit_mm.demo.demo import run_demo
 from xcit_mm.errors import UserError
 from xcit_mm_cli import test
 from xcit_mm_cli.common import load_config
@@ -135,7 +135,7 @@ def test_an_interrupted_demo_keeps_its_seed(tmp_path, monkeypatch):
     def interrupt(step, seconds):
         raise Interrupted
 
-    monkeypatch.setattr('xcit_mm.demo.run.run_step', interrupt)
+    monkeypatch.setattr('xcit_mm.demo.demo.run_step', interrupt)
     for _ in range(2):
         with pytest.raises(Interrupted):
             run_demo(tmp_path, seed=3, quick=True)

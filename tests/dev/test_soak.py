@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from dev.soak import Subject, main
+from dev.soak import SoakedModel, main
 from xcit_mm.datasets.shapes import make_shapes
 
 
@@ -21,10 +21,10 @@ def test_soak_reports_what_it_did(tmp_path, capfd):
 
 def test_soak_notices_other_results_and_damaged_checkpoints(tmp_path):
     images = [make_shapes(tmp_path / 'shapes', 1, 1) / 'coco' / 'val2017' / '000000000001.jpg']
-    subject = Subject('xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py', tmp_path)
-    assert list(subject.problems(images)) == []
-    torch.nn.init.normal_(subject.predictor.inferencer.model.decode_head.conv_seg.weight)
-    assert list(subject.problems(images)) == ['the results differ from those of the first round']
-    subject.checkpoint.write_bytes(b'')
-    (problem,) = subject.problems(images)
+    model = SoakedModel('xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py', tmp_path)
+    assert list(model.problems(images)) == []
+    torch.nn.init.normal_(model.predictor.model.decode_head.conv_seg.weight)
+    assert list(model.problems(images)) == ['the results differ from those of the first round']
+    model.checkpoint.write_bytes(b'')
+    (problem,) = model.problems(images)
     assert 'mmseg.pth' in problem

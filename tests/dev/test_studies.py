@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from dev import pretraining_study
 from dev.pretraining_study import STUDY, TASKS
+from dev.real_data import STUDY as REAL_DATA
 from dev.studies import Study, Task
 from tests.tiny import ROOT
-from xcit_mm.errors import UserError
 
 
 def record(task, model, seed, **metrics):
@@ -18,16 +17,15 @@ def record(task, model, seed, **metrics):
     return {**known, 'metrics': metrics, 'curve': curve}
 
 
-def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
+def test_the_report_shows_every_seed(tmp_path, capsys):
     page = tmp_path / 'page.md'
-    page.write_text((ROOT / 'docs/pretraining.md').read_text(encoding='utf-8'))
-    study = replace(
-        STUDY, out=tmp_path, page=page, records=tmp_path / 'r.json', picture=tmp_path / 'p.png'
-    )
-    monkeypatch.setattr(pretraining_study, 'STUDY', study)
-    args = pretraining_study.parse_args(['--report'])
-    with pytest.raises(UserError, match='no finished runs'):
-        pretraining_study.work(args)
+    page.write_text((ROOT / 'docs/studies/pretraining.md').read_text(encoding='utf-8'))
+    study = replace(STUDY, out=tmp_path, page=page)
+
+    def report():
+        return study.main('study', 'a study', ['--report'])
+
+    assert report() == 2 and 'no finished runs' in capsys.readouterr().err
     records = [
         record('camvid', model, seed, mIoU=10.0 * seed + shift, aAcc=50.0)
         for model, shift in (('random', 0), ('DINO', 5))
@@ -43,7 +41,7 @@ def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
     for number, one in enumerate([*records, dino]):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / 'record.json').write_text(json.dumps(one))
-    assert pretraining_study.work(args) == 0
+    assert report() == 0
     text = page.read_text(encoding='utf-8')
     assert '15.0 (5.0, 15.0, 25.0)' in text
     row = next(line for line in text.splitlines() if line.startswith('| camvid'))
@@ -51,20 +49,29 @@ def test_the_report_shows_every_seed(tmp_path, monkeypatch, capsys):
     assert cells == [
         'camvid', '352', '5.10 to 3.00', '0.10 to 0.70', '40.0 to 55.0', '', '2.04',
     ]  # fmt: skip
-    assert (tmp_path / 'p.png').stat().st_size and '7 runs' in capsys.readouterr().out
+    assert (tmp_path / 'images/page_curves.png').stat().st_size
     # The page keeps what it had when the runs are gone.
     for path in tmp_path.glob('*/record.json'):
         path.unlink()
-    assert pretraining_study.work(args) == 0 and page.read_text(encoding='utf-8') == text
+    assert report() == 0 and page.read_text(encoding='utf-8') == text
     page.write_text('no marks')
-    with pytest.raises(UserError, match='marks'):
-        pretraining_study.work(args)
+    assert report() == 2 and 'must have the marks' in capsys.readouterr().err
 
 
-def test_the_study_has_its_configs():
-    for task in TASKS.values():
-        assert all((ROOT / config).is_file() for config in task.configs.values())
-    assert all((ROOT / config).is_file() for config in pretraining_study.DINO.values())
+@pytest.mark.parametrize('study', [STUDY, REAL_DATA])
+def test_pages_show_what_was_recorded(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / study.page.name).write_bytes(study.page.read_bytes())
+    (tmp_path / study.records.name).write_bytes(study.records.read_bytes())
+    copy = replace(study, out=tmp_path, page=tmp_path / study.page.name)
+    copy.write(copy.read_records())
+    assert copy.page.read_bytes() == study.page.read_bytes()
+    assert copy.records.read_bytes() == study.records.read_bytes()
+
+
+@pytest.mark.parametrize('task', [*TASKS.values(), *REAL_DATA.tasks.values()])
+def test_tasks_have_their_configs(task):
+    assert all((ROOT / config).is_file() for config in task.configs.values())
 
 
 @pytest.mark.long
@@ -74,11 +81,8 @@ def test_a_run_is_made_once(tmp_path, monkeypatch, capfd):
     sizes = ('shapes.train=40', 'shapes.val=6', 'train_dataloader.dataset.indices=40')
     options = (*sizes, 'train_dataloader.batch_size=8')
     config = str(ROOT / 'dev/peers/xcit_n12_8_shapes_short.py')
-    task = Task(
-        't', {'m': config}, {'accuracy/top1': 'top-1'}, 'accuracy/top1', options=dict(m=options)
-    )
-    paths = dict(page=tmp_path, records=tmp_path / 'r.json', picture=tmp_path / 'p.png')
-    study = Study({'t': task}, tmp_path / 'out', **paths, first_column='start', by_time=False)
+    task = Task('t', {'m': config}, {'accuracy/top1': 'top-1'}, {'m': options})
+    study = Study({'t': task}, tmp_path / 'out', tmp_path / 'page.md', 'start', False, (0,))
     study.run('t', 'm', 0, 1)
     (found,) = study.read_records()
     assert 0 <= found['metrics']['accuracy/top1'] <= 100 and len(found['curve']) == 1

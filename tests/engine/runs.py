@@ -1,5 +1,6 @@
-"""Short training runs through tools/train.py, for tests that interrupt them."""
+"""Short training runs through the commands, for tests that interrupt them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,87 +12,67 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
+from tests.tiny import ROOT, merged
 from xcit_mm_runtime.files import UNFINISHED
-
-ROOT = Path(__file__).parents[2]
 
 # An iteration takes a few hundredths of a second and is followed by a checkpoint. Flips, crops,
 # dropout, stochastic depth and BatchNorm all get a chance to go wrong.
-SEGMENTOR = """
-_base_ = '{root}/configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
-model = dict(
-    data_preprocessor=dict(size=(64, 64)),
-    backbone=dict(
-        _delete_=True, type='XCiT', arch=dict(embed_dims=32, depth=4, num_heads=4), patch_size=16,
-        out_indices=(0, 1, 2, 3), drop_path_rate=0.2),
-    neck=dict(in_channels=[32] * 4, out_channels=32),
-    decode_head=dict(in_channels=[32] * 4, channels=16, num_classes=6))
-metainfo = dict(classes=('background', 'circle', 'square', 'triangle', 'star', 'cross'))
-pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
-    dict(type='RandomCrop', crop_size=(64, 64)),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs')]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
-    dict(type='PackSegInputs')]
-dataset = dict(
-    type='BaseSegDataset', data_root='{data}/ade', metainfo=metainfo, reduce_zero_label=True)
-train_dataloader = dict(
-    num_workers=1, dataset=dict(pipeline=pipeline, **dataset))
-val_dataloader = dict(
-    num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline, **dataset))
-test_dataloader = val_dataloader
-train_cfg = dict(max_iters={steps}, val_interval=10)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=5),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=5, end={steps})]
-optim_wrapper = dict(optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=5.0))
-default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_keep_ckpts=2))
-"""
-DETECTOR = """
-_base_ = '{root}/configs/detection/mask_rcnn_xcit_n12_16_3x.py'
-model = dict(
-    backbone=dict(
-        _delete_=True, type='XCiT', arch=dict(embed_dims=32, depth=4, num_heads=4), patch_size=16,
-        out_indices=(0, 1, 2, 3), drop_path_rate=0.2),
-    neck=dict(in_channels=[32] * 4, out_channels=32),
-    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(scales=[4])),
-    roi_head=dict(
-        bbox_roi_extractor=dict(out_channels=32),
-        bbox_head=dict(in_channels=32, fc_out_channels=64),
-        mask_roi_extractor=dict(out_channels=32),
-        mask_head=dict(in_channels=32, conv_out_channels=16, num_convs=1)),
-    train_cfg=dict(
-        rpn_proposal=dict(nms_pre=100, max_per_img=50), rcnn=dict(sampler=dict(num=32))))
-sizes = [(64, 96), (72, 96), (80, 112)]
-pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='RandomChoiceResize', scales=sizes, keep_ratio=True),
-    dict(type='PackDetInputs')]
-root = '{data}/coco/'
-train_dataloader = dict(num_workers=2, dataset=dict(data_root=root, pipeline=pipeline))
-val_cfg = val_dataloader = val_evaluator = None
-test_cfg = test_dataloader = test_evaluator = None
-train_cfg = dict(max_epochs={steps})
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=5),
-    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end={steps}, convert_to_iter_based=True)]
-optim_wrapper = dict(optimizer=dict(lr=1e-3))
-default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_keep_ckpts=2))
-"""
+LOAD = dict(type='LoadImageFromFile')
+WARM_UP = dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=5)
+SETTINGS = {
+    'model.backbone.drop_path_rate': 0.2,
+    'optim_wrapper.optimizer.lr': 1e-3,
+    'default_hooks.logger.interval': 1,
+    'default_hooks.checkpoint.interval': 1,
+    'default_hooks.checkpoint.max_keep_ckpts': 2,
+    'train_dataloader.batch_size': 2,
+    'train_dataloader.persistent_workers': True,
+}
 
 
-def write_config(folder, template, data, steps, extra=''):
+def segmentor_settings(steps):
+    pipeline = [
+        LOAD, dict(type='LoadAnnotations'),
+        dict(type='RandomCrop', crop_size=(64, 64)), dict(type='RandomFlip', prob=0.5),
+        dict(type='PhotoMetricDistortion'), dict(type='PackSegInputs'),
+    ]  # fmt: skip
+    decay = dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=5, end=steps)
+    return {
+        'train_dataloader.dataset.pipeline': pipeline,
+        'train_dataloader.num_workers': 1,
+        'train_cfg.max_iters': steps,
+        'train_cfg.val_interval': 10,
+        'param_scheduler': [WARM_UP, decay],
+        'optim_wrapper.clip_grad': dict(max_norm=5.0),
+    }
+
+
+def detector_settings(steps):
+    pipeline = [
+        LOAD, dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+        dict(type='RandomFlip', prob=0.5),
+        dict(type='RandomChoiceResize', scales=[(64, 96), (72, 96), (80, 112)], keep_ratio=True),
+        dict(type='PackDetInputs'),
+    ]  # fmt: skip
+    decay = dict(type='CosineAnnealingLR', begin=0, end=steps, convert_to_iter_based=True)
+    unused = {f'val_{part}': None for part in ('cfg', 'dataloader', 'evaluator')}
+    return unused | {
+        'train_dataloader.dataset.pipeline': pipeline,
+        'train_dataloader.num_workers': 2,
+        'train_cfg.max_epochs': steps,
+        'param_scheduler': [WARM_UP, decay],
+    }
+
+
+TASKS = {'seg': segmentor_settings, 'det': detector_settings}
+
+
+def write_config(folder, task, data, steps, **settings):
+    """Write the config of a tiny segmentor or detector, to be trained for so many steps."""
+    cfg = Config.fromstring(merged(task).replace('DATA', str(data)), '.py')
+    cfg.merge_from_dict({**SETTINGS, **TASKS[task](steps), **settings})
     path = Path(folder) / 'config.py'
-    path.write_text(template.format(root=ROOT, data=data, steps=steps) + extra)
-    # With all that it inherits: resolving that would take every process half a second.
-    path.write_text(Config.fromfile(path, import_custom_modules=False).pretty_text)
+    path.write_text(cfg.pretty_text)
     return path
 
 
@@ -109,8 +90,15 @@ def start(work_dir, *arguments, env=None, launch=('tools/train.py',), executable
         )
 
 
+def dist_train(work_dir, config, processes, port, *options, **env):
+    """Start processes with tools/dist_train.sh."""
+    launch = ('tools/dist_train.sh', config, processes)
+    env = {'PYTHON': sys.executable, 'PORT': str(port), **env}
+    return start(work_dir, '--seed', '1', *options, executable='bash', launch=launch, env=env)
+
+
 def run(work_dir, *arguments, **kwargs):
-    """Run a tool to the end; returns its exit status and its output."""
+    """Run a tool to the end; return its exit status and its output."""
     before = printed(work_dir)
     status = start(work_dir, *arguments, **kwargs).wait(timeout=900)
     return status, printed(work_dir)[len(before) :]
@@ -121,20 +109,44 @@ def printed(work_dir):
     return path.read_text(errors='replace') if path.exists() else ''
 
 
+def children(process):
+    """Return the processes that a process has started, in this order."""
+    found = []
+    for path in Path(f'/proc/{process.pid}/task').glob('*/children'):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def is_alive(pid):
+    """Return whether a process has not ended; what has ended may wait to be collected."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return 'State:\tZ' not in Path(f'/proc/{pid}/status').read_text()
+    return False
+
+
+def end(process, others=()):
+    """Kill a process, those that it has started, and others, as a power cut does."""
+    for pid in (*children(process), *others, process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(timeout=60)
+
+
 def kill(process):
     process.send_signal(signal.SIGKILL)
     return process.wait(timeout=60)
 
 
 def saved_step(work_dir):
-    """The step of the checkpoint that ``--resume`` would choose, or 0."""
+    """Return the step of the checkpoint that ``--resume`` would choose, or 0."""
     if not (work_dir / 'last_checkpoint').exists():
         return 0
     return int(Path(find_latest_checkpoint(str(work_dir))).stem.split('_')[-1])
 
 
 def wait_for(condition, process=None, timeout=600):
-    """Wait until a condition holds; returns False if the process ends first."""
+    """Wait until a condition holds; return False if the process ends first."""
     end = time.monotonic() + timeout
     while not condition():
         if process is not None and process.poll() is not None:
@@ -201,7 +213,7 @@ def load(path):
 
 
 def differences(one, two, where=''):
-    """Names of the values in which two nested containers differ; tensors bit by bit."""
+    """Return the names of values in which two nested containers differ; tensors bit by bit."""
     if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
         return [] if one.dtype == two.dtype and torch.equal(one, two) else [where]
     if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
@@ -215,7 +227,9 @@ def differences(one, two, where=''):
     return [] if one == two else [where]
 
 
-def trained(path):
-    """The results of training that a resumed run continues from, without logs and times."""
-    content = load(path)
-    return {key: content[key] for key in ('state_dict', 'optimizer', 'param_schedulers')}
+def check_same_training(one, two):
+    """Check that two checkpoints are equal in all that a resumed run continues from."""
+    keys = ('state_dict', 'optimizer', 'param_schedulers')
+    one, two = ({key: load(path)[key] for key in keys} for path in (one, two))
+    assert not differences(one, two)
+    assert one['state_dict'] and one['optimizer']['state']

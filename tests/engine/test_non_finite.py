@@ -6,85 +6,29 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
-from mmengine.model import BaseModel
+from mmcv.transforms import TRANSFORMS, BaseTransform
+from mmengine.config import Config
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from mmengine.runner import Runner
-from mmengine.structures import BaseDataElement
-from torch import nn
 
 from tests.engine import runs
-from xcit_mm.engine import (
-    NonFiniteError,
-    NonFiniteHook,
-    ProgressBarHook,
-    SeededInfiniteSampler,
-)
+from tests.engine.small_runs import BAD_GRADIENT, Model, batches, build, run
+from tests.tiny import ROOT
+from xcit_mm.engine import NonFiniteError, NonFiniteHook, ProgressBarHook, SeededInfiniteSampler
 from xcit_mm.errors import UserError
 from xcit_mm_cli import train as command
 from xcit_mm_cli.train import train
 
-BAD_GRADIENT = 100.0
+
+def report(work_dir, name):
+    return json.loads((work_dir / 'non_finite' / f'iter_{name}.json').read_text())
 
 
-class Model(BaseModel):
-    """Where the first input is BAD_GRADIENT, the gradient of ``extra`` alone is not a number."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
-        self.extra = nn.Parameter(torch.ones(3))
-
-    def forward(self, inputs, data_samples=None, mode='tensor'):
-        x = torch.stack(inputs)
-        is_bad = (x[:, 0] == BAD_GRADIENT).any()
-        extra = torch.sqrt(self.extra - self.extra).sum() if is_bad else self.extra.sum()
-        return dict(loss=self.last(self.norm(self.first(x))).square().mean() + extra)
-
-
-def batches(*kinds):
-    """Two samples per batch: ``good``, ``nan`` in the second one, or with a bad ``gradient``."""
-    generator = torch.Generator().manual_seed(1)
-    samples = []
-    for number, kind in enumerate(kinds):
-        for half in 'ab':
-            x = torch.randn(4, generator=generator)
-            if kind == 'nan' and half == 'b':
-                x[1] = math.nan
-            if kind == 'gradient':
-                x[0] = BAD_GRADIENT
-            sample = BaseDataElement(metainfo=dict(img_path=f'{number}{half}.jpg'))
-            samples.append(dict(inputs=x, data_samples=sample))
-    return samples
-
-
-def build(work_dir, dataset, *hooks, checkpoint=None, wrapper=None, kind=Model, **optim):
-    model = kind()
-    optim = {'optimizer': dict(type='SGD', lr=0.01, momentum=0.9), **optim}
-    return Runner(
-        model,
-        work_dir=str(work_dir),
-        experiment_name=str(work_dir).replace('/', '_'),
-        train_dataloader=dict(
-            dataset=dataset, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)
-        ),
-        train_cfg=dict(by_epoch=True, max_epochs=1),
-        optim_wrapper=wrapper(model) if wrapper else optim,
-        default_hooks=dict(checkpoint=checkpoint, logger=None),
-        custom_hooks=list(hooks),
-    )
-
-
-def run(*arguments, **kwargs):
-    runner = build(*arguments, **kwargs)
-    runner.train()
-    return runner
-
-
-def report(work_dir, iteration):
-    return json.loads((work_dir / 'non_finite' / f'iter_{iteration}.json').read_text())
+def reports(work_dir):
+    """Return the numbers of the iterations that were reported."""
+    return sorted(int(path.stem.split('_')[1]) for path in (work_dir / 'non_finite').iterdir())
 
 
 CLIP = dict(clip_grad=dict(max_norm=1.0))
@@ -102,7 +46,7 @@ def test_a_skipped_iteration_leaves_no_trace(kind, optim, tmp_path):
     assert not runs.differences(*states)
     assert not runs.differences(*[r.optim_wrapper.state_dict() for r in (disturbed, expected)])
     assert not all(v.isfinite().all() for v in unguarded.model.state_dict().values())
-    assert len(list((tmp_path / 'a' / 'non_finite').iterdir())) == 3
+    assert reports(tmp_path / 'a') == [3, 5, 6]
 
 
 def test_three_in_a_row_stop_the_run_and_each_is_reported(tmp_path):
@@ -117,8 +61,7 @@ def test_three_in_a_row_stop_the_run_and_each_is_reported(tmp_path):
     assert f'{tmp_path}/iter_6.pth' in message
     kept = runs.load(tmp_path / 'iter_6.pth')['state_dict']
     assert all(value.isfinite().all() for value in kept.values())
-    files = sorted(p.name for p in (tmp_path / 'non_finite').iterdir())
-    assert files == ['iter_3.json', 'iter_5.json', 'iter_6.json', 'iter_7.json']
+    assert reports(tmp_path) == [3, 5, 6, 7]
     last = report(tmp_path, 7)
     assert last['iteration'] == 7 and last['losses'] == dict(loss='nan')
     assert [image['path'] for image in last['images']] == ['6a.jpg', '6b.jpg']
@@ -131,13 +74,8 @@ def test_three_in_a_row_stop_the_run_and_each_is_reported(tmp_path):
 def test_the_parameter_and_its_group_are_named(optim, tmp_path):
     paramwise = dict(custom_keys={'extra': dict(lr_mult=0.5)})
     with pytest.raises(NonFiniteError, match=r'gradients of extra in parameter groups \d+;'):
-        run(
-            tmp_path,
-            batches('good', 'gradient'),
-            NonFiniteHook(1),
-            paramwise_cfg=paramwise,
-            **optim,
-        )
+        data = batches('good', 'gradient')
+        run(tmp_path, data, NonFiniteHook(1), paramwise_cfg=paramwise, **optim)
     (group,) = report(tmp_path, 2)['parameter_groups']
     assert group['lr'] == 0.005
     assert group['parameters'] == [dict(name='extra', gradient_norm='nan')]
@@ -147,8 +85,7 @@ def test_the_parameter_and_its_group_are_named(optim, tmp_path):
 def test_all_batches_of_an_accumulated_gradient_are_reported(tmp_path):
     data = batches('gradient', 'good', 'good', 'good', 'good', 'gradient')
     run(tmp_path / 'a', data, NonFiniteHook(2), accumulative_counts=2)
-    files = sorted(p.name for p in (tmp_path / 'a' / 'non_finite').iterdir())
-    assert files == ['iter_2.json', 'iter_6.json']
+    assert reports(tmp_path / 'a') == [2, 6]
     images = [image['path'] for image in report(tmp_path / 'a', 2)['images']]
     assert images == ['0a.jpg', '0b.jpg', '1a.jpg', '1b.jpg']
     data = batches('gradient', 'good', 'gradient', 'good', 'good', 'good')
@@ -213,49 +150,29 @@ def test_an_overflow_that_a_smaller_loss_scale_can_fix_does_not_count(tmp_path):
 
 def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
     runner = run(tmp_path, batches('good'), NonFiniteHook())
-    assert not runner.optim_wrapper.optimizer._optimizer_step_pre_hooks
-    assert not any(p._post_accumulate_grad_hooks for p in runner.model.parameters())
-    assert 'step' not in vars(runner.optim_wrapper)
-
-
-# Two processes; the batches of the second one are given by their kinds.
-TWO_PROCESSES = """
-import os, sys
-from mmengine.config import Config
-from mmengine.runner import Runner
-from tests.engine.test_non_finite import Model, batches
-from xcit_mm.compat import init_gloo
-
-cfg = Config(dict(launcher='pytorch'))
-init_gloo(cfg)
-kinds = sys.argv[2].split()
-good, bad = batches(*['good'] * len(kinds)), batches(*kinds)
-samples = [sample for pair in zip(good, bad) for sample in pair]
-runner = Runner(
-    Model(), work_dir=sys.argv[1], experiment_name='two', launcher='pytorch', cfg=cfg,
-    train_dataloader=dict(
-        dataset=samples, batch_size=2, sampler=dict(type='DefaultSampler', shuffle=False)),
-    train_cfg=dict(by_epoch=True, max_epochs=1),
-    optim_wrapper=dict(
-        optimizer=dict(type='SGD', lr=0.01, momentum=0.9), accumulative_counts=int(sys.argv[3])),
-    default_hooks=dict(checkpoint=None, logger=None),
-    custom_hooks=[dict(type='NonFiniteHook', max_in_a_row=2)])
-runner.train()
-total = sum(float(p.detach().double().sum()) for p in runner.model.parameters())
-print('weights', total)
-"""
+    runner.model.extra.sum().mul(math.nan).backward()
+    runner.optim_wrapper.optimizer.step()
+    assert not runner.model.extra.isfinite().any()
 
 
 def run_two(work_dir, port, kinds, accumulated=1):
-    """Exit status and output of both processes."""
+    """Return exit status and output of both processes."""
     common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+    words = [
+        sys.executable,
+        '-m',
+        'tests.engine.small_runs',
+        str(work_dir),
+        kinds,
+        str(accumulated),
+    ]
     processes = [
         subprocess.Popen(
-            [sys.executable, '-c', TWO_PROCESSES, str(work_dir), kinds, str(accumulated)],
-            cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
+            [sys.executable, *words], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, **common, 'RANK': rank, 'LOCAL_RANK': rank},
         )
-        for rank in range(2)
+        for rank in '01'
     ]  # fmt: skip
     printed = [process.communicate(timeout=300)[0] for process in processes]
     return [process.returncode for process in processes], printed
@@ -278,12 +195,8 @@ def test_all_processes_skip_the_step_that_one_must_skip(tmp_path, free_port):
     assert status == [0, 0], printed
     weights = [float(text.split()[-1]) for text in printed]
     assert weights[0] == weights[1] and math.isfinite(weights[0])
-    reports = [
-        json.loads((tmp_path / 'non_finite' / f'iter_2_rank_{rank}.json').read_text())
-        for rank in range(2)
-    ]
-    assert reports[0]['parameter_groups'] == []
-    (group,) = reports[1]['parameter_groups']
+    assert report(tmp_path, '2_rank_0')['parameter_groups'] == []
+    (group,) = report(tmp_path, '2_rank_1')['parameter_groups']
     assert [parameter['name'] for parameter in group['parameters']] == ['extra']
     assert 'gradients of another process' in printed[0]
 
@@ -299,40 +212,33 @@ def test_the_tool_stops_the_progress_bar_before_the_error(tmp_path, monkeypatch)
     assert started[0] is not None and bar.progress is None
 
 
-# Makes one image infinite, as a broken transform or a 32-bit image can.
-SPOIL = """
-import numpy as np
-from mmcv.transforms import TRANSFORMS, BaseTransform
-
 @TRANSFORMS.register_module()
 class Spoil(BaseTransform):
+    """Makes one image infinite, as a broken transform or a 32-bit image can."""
+
     def __init__(self, name):
         self.name = name
+
     def transform(self, results):
         if results['img_path'].endswith(self.name):
             results['img'] = results['img'].astype(np.float32)
             results['img'][0, 0] = np.inf
         return results
-"""
 
 
 def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(
-    small_data, tmp_path, monkeypatch, capfd
+    small_data, tmp_path, capfd
 ):
     names = sorted(p.name for p in (small_data / 'ade' / 'images' / 'training').iterdir())
-    order = iter(SeededInfiniteSampler(_Sized(len(names)), seed=5))
+    order = iter(SeededInfiniteSampler(range(len(names)), seed=5))
     order = [next(order) for _ in range(len(names))]
     spoilt, iteration = names[order[-1]], len(names) // 2  # the last of the first epoch
-    (tmp_path / 'spoil.py').write_text(SPOIL)
-    extra = f"""
-custom_imports = dict(imports=['xcit_mm', 'spoil'], allow_failed_imports=False)
-pipeline.insert(-1, dict(type='Spoil', name='{spoilt}'))
-train_dataloader['dataset']['pipeline'] = pipeline
-default_hooks['non_finite'] = dict(max_in_a_row=1)
-"""
-    config = runs.write_config(tmp_path, runs.SEGMENTOR, small_data, steps=20, extra=extra)
+    config = runs.write_config(tmp_path, 'seg', small_data, steps=20)
+    cfg = Config.fromfile(config)
+    cfg.train_dataloader.dataset.pipeline.insert(-1, dict(type='Spoil', name=spoilt))
+    cfg.default_hooks.non_finite.max_in_a_row = 1
+    cfg.dump(config)
     work_dir = tmp_path / 'work'
-    monkeypatch.syspath_prepend(tmp_path)
     status = command.main([str(config), '--seed', '5', '--work-dir', str(work_dir)])
     printed = ''.join(capfd.readouterr())
     assert status == 2, printed[-3000:]
@@ -345,11 +251,3 @@ default_hooks['non_finite'] = dict(max_in_a_row=1)
     assert all(value.isfinite().all() for value in kept.values())
     (name,) = [i['path'] for i in report(work_dir, iteration)['images'] if not i['finite']]
     assert name.endswith(spoilt)
-
-
-class _Sized:
-    def __init__(self, length):
-        self.length = length
-
-    def __len__(self):
-        return self.length

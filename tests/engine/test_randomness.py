@@ -8,7 +8,6 @@ import pytest
 import torch
 from mmengine.model import BaseModel
 from mmengine.registry import DATA_SAMPLERS
-from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
@@ -19,6 +18,9 @@ from xcit_mm.engine import (
     SeededDefaultSampler,
     SeededInfiniteSampler,
 )
+from xcit_mm.engine.runner import GuardedRunner
+
+EXACT, THEIRS = 'ExactIterBasedTrainLoop', 'IterBasedTrainLoop'
 
 
 class Draws(Dataset):
@@ -145,8 +147,9 @@ class Inputs(Draws):
         return dict(inputs=super().__getitem__(index))
 
 
-def train(work_dir, workers, until, seeded=True, loop='ExactIterBasedTrainLoop', **kwargs):
-    runner = Runner(
+def train(work_dir, workers, until, seeded=True, loop=EXACT, seed=1, **kwargs):
+    """Train; return the weights and the indices that the data loader asked for."""
+    runner = GuardedRunner(
         Model(),
         work_dir=str(work_dir),
         experiment_name=f'{work_dir}_{until}'.replace('/', '_'),
@@ -157,7 +160,7 @@ def train(work_dir, workers, until, seeded=True, loop='ExactIterBasedTrainLoop',
         ),
         train_cfg=dict(type=loop, max_iters=until),
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.01)),
-        randomness=dict(seed=1),
+        randomness=dict(seed=seed),
         default_hooks=dict(
             exact_resume=dict(type='ExactResumeHook'),
             checkpoint=dict(type='AtomicCheckpointHook', by_epoch=False, interval=1),
@@ -168,26 +171,21 @@ def train(work_dir, workers, until, seeded=True, loop='ExactIterBasedTrainLoop',
     return runner.model.state_dict(), runner.train_dataloader.dataset.asked
 
 
-@pytest.mark.parametrize('workers', [0, 2])
-def test_a_resumed_run_is_exact_and_loads_no_data_again(workers, tmp_path):
-    expected, asked = train(tmp_path / 'a', workers, until=7)
-    train(tmp_path / 'b', workers, until=4)
-    resumed, rest = train(tmp_path / 'b', workers, until=7, resume=True)
+@pytest.mark.parametrize(
+    'workers, loop, seed', [(0, EXACT, 1), (2, EXACT, None), (2, THEIRS, 5), (0, THEIRS, None)]
+)
+def test_a_resumed_run_is_exact(workers, loop, seed, tmp_path):
+    """It keeps the seed of its checkpoint; with our loop, it loads no data again."""
+    expected, asked = train(tmp_path / 'a', 0, until=7)
+    train(tmp_path / 'b', workers, until=4, loop=loop)
+    resumed, rest = train(tmp_path / 'b', workers, until=7, loop=loop, seed=seed, resume=True)
     assert not runs.differences(resumed, expected)
     if workers == 0:  # otherwise, other processes loaded the data
-        assert len(asked) == 14 and rest == asked[8:]
-
-
-def test_with_mmengines_own_loop_a_resumed_run_is_exact_too(tmp_path):
-    expected, _ = train(tmp_path / 'a', 1, until=7)
-    train(tmp_path / 'b', 0, until=4, loop='IterBasedTrainLoop')
-    resumed, rest = train(tmp_path / 'b', 0, until=7, loop='IterBasedTrainLoop', resume=True)
-    assert not runs.differences(resumed, expected)
-    assert len(rest) == 14  # it reloads everything
+        assert rest == asked[8:] if loop == EXACT else rest == asked
 
 
 def test_with_mmengines_own_sampler_it_is_not_exact_and_a_warning_says_so(tmp_path, capfd):
-    stock = dict(seeded=False, loop='IterBasedTrainLoop')
+    stock = dict(seeded=False, loop=THEIRS)
     expected, _ = train(tmp_path / 'a', 0, until=7, **stock)
     train(tmp_path / 'b', 0, until=4, **stock)
     resumed, _ = train(tmp_path / 'b', 0, until=7, resume=True, **stock)

@@ -1,8 +1,4 @@
-"""Random backbones, images and settings for the property tests.
-
-Weights are far from their initial values: LayerScale, temperatures, norms and running statistics of
-ones and zeros would hide mistakes.
-"""
+"""Random backbones, images and settings for the property tests."""
 
 import functools
 import itertools
@@ -20,14 +16,9 @@ from xcit_mm.models import XCiT
 from xcit_mm.models.fast import chunks
 from xcit_mm.models.pyramid import STRIDES
 
+from ..tiny import TINY, randomize
 from .rounding import bound
 
-TINY = {
-    '1 layer': dict(embed_dims=8, depth=1, num_heads=1),
-    '2 layers': dict(embed_dims=16, depth=2, num_heads=2),
-    '3 layers': dict(embed_dims=32, depth=3, num_heads=8),
-    '4 layers': dict(embed_dims=24, depth=4, num_heads=3),
-}
 DEPTHS = {'n12': 12, **{name: arch['depth'] for name, arch in TINY.items()}}
 FLOATS = (torch.float32, torch.float64)
 HALVES = (torch.bfloat16, torch.float16)
@@ -159,22 +150,6 @@ def lay_out(images: torch.Tensor, layout: str) -> torch.Tensor:
 def _built(dtype: torch.dtype, arguments: tuple) -> XCiT:
     options = dict(arguments)
     return XCiT(**{**options, 'arch': TINY.get(options['arch'], 'n12')}).to(dtype)
-
-
-def randomize(model: XCiT) -> None:
-    """Weights, norms and statistics of any size; the same for the same parameters."""
-    generator = torch.Generator().manual_seed(0)
-    for name, tensor in model.state_dict().items():
-        values = torch.rand(tensor.shape, generator=generator)
-        if name.endswith('num_batches_tracked'):
-            values.zero_()
-        elif 'temperature' in name or 'gamma' in name or name.endswith('running_var'):
-            values += 0.5
-        elif tensor.ndim == 1:  # biases, means, norms
-            values += 0.5 if name.endswith('weight') else -0.5
-        else:  # products that keep the variance of their input
-            values = (2 * values - 1) * (3 / tensor[0].numel()) ** 0.5
-        tensor.copy_(values)
 
 
 @contextmanager

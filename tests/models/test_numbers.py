@@ -5,25 +5,19 @@ import math
 import pytest
 import torch
 
-from xcit_mm.models import XCiT
-
-from .cases import HALVES, TINY, randomize
+from ..tiny import backbone
+from .cases import HALVES
 
 # Largest relative error of a level under autocast, as docs/backbone.md states it.
 BOUNDS = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
-
-
-def backbone(arch, patch_size, **options):
-    model = XCiT(arch, patch_size, **options).eval()
-    randomize(model)
-    return model
+FORMS = pytest.mark.parametrize('attention', ['token', 'covariance'])
 
 
 @pytest.mark.parametrize('dtype', [None, *HALVES])
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@FORMS
 def test_a_spoilt_image_has_nan_features_and_leaves_the_others_alone(attention, value, dtype):
-    model = backbone(TINY['4 layers'], 16, out_indices=(0, 1, 2, 3), attention=attention)
+    model = backbone('4 layers', attention=attention)
     images = torch.randn(3, 3, 64, 80)
     one_pixel, all_pixels = images.clone(), images.clone()
     one_pixel[1, 0, 20, 20] = all_pixels[1] = value
@@ -35,8 +29,16 @@ def test_a_spoilt_image_has_nan_features_and_leaves_the_others_alone(attention, 
                 assert torch.equal(level[[0, 2]], clean[[0, 2]])
 
 
-def assert_half_precision_is_close(model, size):
-    images = torch.randn(1, 3, *size)
+@pytest.mark.parametrize(
+    'arch, size',
+    [
+        ('n12', (512, 512)),
+        ('s12', (512, 512)),
+        pytest.param('n12', (4000, 6000), marks=pytest.mark.long),
+    ],
+)
+def test_half_precision_is_close(arch, size):
+    model, images = backbone(arch), torch.randn(1, 3, *size)
     with torch.no_grad():
         exact = model(images)
         for dtype, bound in BOUNDS.items():
@@ -48,11 +50,11 @@ def assert_half_precision_is_close(model, size):
                 assert error < bound
 
 
-@pytest.mark.parametrize('arch', ['n12', 's12'])
-def test_half_precision_is_close_at_512x512(arch):
-    assert_half_precision_is_close(backbone(arch, 16), (512, 512))
-
-
-@pytest.mark.long
-def test_half_precision_is_close_at_24_megapixels():
-    assert_half_precision_is_close(backbone('n12', 16), (4000, 6000))
+@pytest.mark.parametrize('dtype', HALVES)
+@FORMS
+def test_a_step_in_half_precision_has_finite_gradients(attention, dtype):
+    model = backbone(attention=attention).train()
+    with torch.autocast('cpu', dtype):
+        loss = sum(level.float().square().mean() for level in model(torch.randn(2, 3, 96, 96)))
+    loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())

@@ -9,34 +9,26 @@ exactly what such a checkpoint contains and refuses the rest. Unpickling stays o
 would let a file do more: the builtin ``getattr``, by which pickle names the methods of a
 ``HistoryBuffer``, reaches any attribute of any allowed class, and numpy's ``__setstate__`` trusts
 the file with the layout of memory.
+
+A fork of mmengine that brings an allow-list of its own is left alone: torch keeps one entry per
+name, and stand-ins for some names do not work with the real classes for others.
 """
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
+from mmengine.runner import checkpoint
+from mmengine.utils import digit_version
 
-HISTORY_METHODS = ('min', 'max', 'current', 'mean')
 NUMBER_CODE = re.compile(r'[?bhilqBHILQefd]|b1|[iu][1248]|f[248]')
 
 
-def history_method(owner: object, name: str) -> Callable:
-    """Stands in for ``getattr``.
-
-    Args:
-        owner (object): Must be the class ``HistoryBuffer``.
-        name (str): One of its four statistics.
-    """
-    if owner not in (History, HistoryBuffer) or name not in HISTORY_METHODS:
-        raise ValueError(
-            f'the checkpoint asks for the attribute {name!r} of {owner!r}; only '
-            f'{", ".join(HISTORY_METHODS)} of HistoryBuffer are allowed'
-        )
-    return getattr(HistoryBuffer, name)
+def no_attribute(*_: Any) -> None:
+    """Stand in for ``getattr``: a ``HistoryBuffer`` gets its methods from its class."""
 
 
 class History(HistoryBuffer):
@@ -62,13 +54,13 @@ class NumberType:
 
     def __init__(self, code: str, *_: bool) -> None:
         if not NUMBER_CODE.fullmatch(code):
-            raise ValueError(f'the checkpoint contains a numpy array of {code!r}, not of numbers')
+            raise ValueError('it contains a numpy array of something other than numbers')
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple) -> None:
         _, order, *layout = state
         if order not in ('<', '>', '=', '|') or layout != [None, None, None, -1, -1, 0]:
-            raise ValueError('the checkpoint contains a numpy type with a custom layout')
+            raise ValueError('it contains a numpy type with a custom layout')
         self.dtype = self.dtype.newbyteorder(order)
 
 
@@ -78,11 +70,9 @@ class Numbers(np.ndarray):
     def __setstate__(self, state: tuple) -> None:
         _, shape, kind, fortran, content = state
         if not isinstance(kind, NumberType) or not isinstance(content, bytes):
-            raise ValueError(
-                'the checkpoint contains a numpy array of something other than numbers'
-            )
+            raise ValueError('it contains a numpy array of something other than numbers')
         if math.prod(shape) * kind.dtype.itemsize != len(content):
-            raise ValueError('a numpy array in the checkpoint does not have the size it claims')
+            raise ValueError('a numpy array does not have the size it claims')
         super().__setstate__((1, shape, kind.dtype, fortran, content))
 
     def __reduce__(self) -> Any:
@@ -90,36 +80,35 @@ class Numbers(np.ndarray):
 
 
 def empty_array(kind: object, shape: tuple, _: bytes) -> Numbers:
-    """Stands in for numpy's ``_reconstruct``, which builds an array before its state is set."""
+    """Stand in for numpy's ``_reconstruct``, which builds an array before its state is set."""
     if kind is not Numbers or shape != (0,):
-        raise ValueError('the checkpoint builds a numpy array in an unknown way')
+        raise ValueError('it builds a numpy array in an unknown way')
     return Numbers(0)
 
 
 def number(kind: NumberType, content: bytes) -> np.generic:
-    """Stands in for numpy's ``scalar``."""
+    """Stand in for numpy's ``scalar``."""
     if not isinstance(kind, NumberType) or len(content) != kind.dtype.itemsize:
-        raise ValueError('the checkpoint contains a numpy scalar that is not a number')
+        raise ValueError('it contains a numpy scalar that is not a number')
     return np.frombuffer(content, kind.dtype)[0]
 
 
-def safe_globals() -> list:
-    """The names in mmengine's checkpoints, each with its stand-in."""
-    # numpy renamed its core in 2.0, and files from both versions are in use.
-    numpy_names = [
-        (function, f'{package}.multiarray.{name}')
-        for package in ('numpy.core', 'numpy._core')
-        for function, name in ((number, 'scalar'), (empty_array, '_reconstruct'))
-    ]
-    return [
-        (History, 'mmengine.logging.history_buffer.HistoryBuffer'),
-        (history_method, 'builtins.getattr'),
-        *numpy_names,
-        (Numbers, 'numpy.ndarray'),
-        (NumberType, 'numpy.dtype'),
-    ]
+# The names in mmengine's checkpoints. numpy renamed its core in 2.0; both are in use.
+STAND_INS: dict[str, Any] = {
+    'mmengine.logging.history_buffer.HistoryBuffer': History,
+    'builtins.getattr': no_attribute,
+    'numpy.core.multiarray.scalar': number,
+    'numpy._core.multiarray.scalar': number,
+    'numpy.core.multiarray._reconstruct': empty_array,
+    'numpy._core.multiarray._reconstruct': empty_array,
+    'numpy.ndarray': Numbers,
+    'numpy.dtype': NumberType,
+}
 
 
 def apply() -> None:
-    """Add the names to torch's allow-list."""
-    torch.serialization.add_safe_globals(safe_globals())
+    """Add the names to torch's allow-list, where they are needed and nobody else does."""
+    if digit_version(torch.__version__) < digit_version('2.6'):
+        return  # torch.load is not weights-only by default
+    if not hasattr(checkpoint, 'get_torch_safe_globals'):
+        torch.serialization.add_safe_globals([(value, name) for name, value in STAND_INS.items()])

@@ -23,7 +23,7 @@ class FastRecallCocoMetric(CocoMetric):
     def fast_eval_recall(
         self, results: list[dict], proposal_nums: Sequence[int], iou_thrs: Sequence[float], **_: Any
     ) -> np.ndarray:
-        """The share of objects that the best proposals cover, averaged over the IoU thresholds."""
+        """Return the share of objects that proposals cover, averaged over the IoU thresholds."""
         found, total = np.zeros((len(proposal_nums), len(iou_thrs))), 0
         for result in results:
             boxes = self._boxes(result['img_id'])

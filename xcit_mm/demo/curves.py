@@ -12,7 +12,7 @@ Curve = dict[int, float]
 
 
 def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Curve]]:
-    """The loss and the metrics over the iterations, of a run and the runs that resumed it.
+    """Read the loss and the metrics over the iterations, of a run and the runs that resumed it.
 
     Args:
         work_dir (Path): Work folder of the run.
@@ -35,7 +35,7 @@ def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Cu
 
 
 def plot_curves(loss: Curve, metrics: dict[str, Curve], labels: dict[str, str]) -> bytes:
-    """Loss on the left, metrics on the right, as SVG.
+    """Draw the loss on the left and metrics on the right, as SVG.
 
     Args:
         loss (dict[int, float]): Loss by iteration.

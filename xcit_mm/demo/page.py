@@ -46,7 +46,7 @@ class Section:
 
 
 def render(sections: list[Section], facts: dict[str, str]) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         sections (list[Section]): One per model.

@@ -4,19 +4,21 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.hub import get_config
 
+from xcit_mm_runtime.predict import results_path
+
 from ..errors import UserError
-from ..inference import TASKS, is_unfinished, results_path
+from ..inference import TASKS, is_unfinished
 
 
 @dataclass(frozen=True)
-class Job:
+class DemoModel:
     """One model of the demo.
 
     Args:
@@ -35,24 +37,30 @@ class Job:
     images: str
     headline: dict[str, str]
 
+    @property
+    def is_detector(self) -> bool:
+        """Return whether it finds objects, not classes of pixels."""
+        return self.name == 'detector'
 
-DETECTOR = Job(
-    'detector',
-    'Mask R-CNN on XCiT-N12/8',
-    'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
-    ('bbox', 'segm'),
-    'coco/val2017/00000000000?.jpg',
-    {'coco/bbox_mAP': 'box mAP', 'coco/segm_mAP': 'mask mAP'},
+
+MODELS = (
+    DemoModel(
+        'detector',
+        'Mask R-CNN on XCiT-N12/8',
+        'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
+        ('bbox', 'segm'),
+        'coco/val2017/00000000000?.jpg',
+        {'coco/bbox_mAP': 'box mAP', 'coco/segm_mAP': 'mask mAP'},
+    ),
+    DemoModel(
+        'segmentor',
+        'Semantic FPN on XCiT-N12/8',
+        'xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py',
+        ('mIoU',),
+        'ade/images/validation/*0000000?.jpg',
+        {'mIoU': 'mIoU'},
+    ),
 )
-SEGMENTOR = Job(
-    'segmentor',
-    'Semantic FPN on XCiT-N12/8',
-    'xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py',
-    ('mIoU',),
-    'ade/images/validation/*0000000?.jpg',
-    {'mIoU': 'mIoU'},
-)
-JOBS = (DETECTOR, SEGMENTOR)
 
 
 @dataclass
@@ -75,52 +83,43 @@ class Step:
         return ' '.join(['xcit-mm', *self.command])
 
     def is_done(self) -> bool:
-        """Whether the result exists, is finished, and is not older than its source."""
+        """Return whether the result exists, is finished, and is not older than its source."""
         if not self.result.exists() or is_unfinished(self.result.parent):
             return False
         return self.source is None or self.result.stat().st_mtime >= self.source.stat().st_mtime
 
 
 def steps(
-    job: Job,
-    out_dir: Path,
-    seed: int,
-    iterations: int | None = None,
-    options: Sequence[str] = (),
+    model: DemoModel, out_dir: Path, seed: int, iterations: int | None = None
 ) -> Iterator[Step]:
-    """Training, test and inference of one model.
+    """Yield training, test and inference of one model.
 
     Args:
-        job (Job): The model.
+        model (DemoModel): The model.
         out_dir (Path): Folder of the demo.
         seed (int): Seed of the training.
         iterations (int, optional): Length of the training. Defaults to None, the config's.
-        options (Sequence[str]): More ``--cfg-options`` of training and test. Defaults to none.
     """
-    cfg = get_config(job.config)
-    last = iterations or cfg.train_cfg.max_iters
-    work_dir = out_dir / job.name
-    checkpoint = work_dir / f'iter_{last}.pth'
-    train = [job.config, '--work-dir', str(work_dir), '--seed', str(seed), '--resume']
-    train_options = [*(shorten(cfg, iterations) if iterations else []), *options]
-    if train_options:
-        train += ['--cfg-options', *train_options]
-    yield Step(f'train the {job.name}', ['train', *train], checkpoint)
+    cfg, name, work_dir = get_config(model.config), model.name, out_dir / model.name
+    checkpoint = work_dir / f'iter_{iterations or cfg.train_cfg.max_iters}.pth'
+    train = [model.config, '--work-dir', str(work_dir), '--seed', str(seed), '--resume']
+    if iterations:
+        train += ['--cfg-options', *shorten(cfg, iterations)]
+    yield Step(f'train the {name}', ['train', *train], checkpoint)
     metrics = work_dir / 'metrics.json'
-    test = [job.config, str(checkpoint), '--eval', *job.metrics, '--json', str(metrics), '--force']
-    test += ['--work-dir', str(work_dir / 'test')]
-    if options:
-        test += ['--cfg-options', *options]
-    yield Step(f'evaluate the {job.name}', ['test', *test], metrics, checkpoint)
+    test = [model.config, str(checkpoint), '--eval', *model.metrics, '--json', str(metrics)]
+    test += ['--force', '--work-dir', str(work_dir / 'test')]
+    yield Step(f'evaluate the {name}', ['test', *test], metrics, checkpoint)
     predictions = work_dir / 'predictions'
-    infer = [f'{cfg.shapes.root}/{job.images}', '--config', job.config]
+    infer = [f'{cfg.shapes.root}/{model.images}', '--config', model.config]
     infer += ['--checkpoint', str(checkpoint), '--out-dir', str(predictions), '--no-vis', '--force']
+    infer += ['--ann-file', cfg.test_evaluator.ann_file] if model.is_detector else []
     results = results_path(TASKS[cfg.default_scope], predictions)
-    yield Step(f'run inference with the {job.name}', ['infer', *infer], results, checkpoint)
+    yield Step(f'run inference with the {name}', ['infer', *infer], results, checkpoint)
 
 
 def shorten(cfg: Config, iterations: int) -> list[str]:
-    """``--cfg-options`` that shorten a training and its schedule to so many iterations."""
+    """Return ``--cfg-options`` that shorten a training and its schedule to so many iterations."""
     factor = iterations / cfg.train_cfg.max_iters
     options = [f'train_cfg.max_iters={iterations}', f'train_cfg.val_interval={iterations}']
     options += [f'default_hooks.checkpoint.interval={iterations // 2}']
@@ -151,6 +150,6 @@ def run_step(step: Step, seconds: dict[str, float]) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, float]:
-    """What ``xcit-mm test --json`` wrote, without classes that the images do not have."""
+    """Return what ``xcit-mm test --json`` wrote, without classes that the images do not have."""
     content = json.loads(path.read_text(encoding='utf-8'))
     return {name: value for name, value in content.items() if value is not None}

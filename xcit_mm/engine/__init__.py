@@ -1,10 +1,9 @@
 """Hooks, samplers and the runner: they make runs survive failures and explain their errors."""
 
-from .amp import cuda_amp_optim_wrapper
-from .checkpoint import AtomicCheckpointHook, what_resume_takes
+from .checkpoint import AtomicCheckpointHook, describe_resume_point
 from .complete import CompleteWeightsHook, IncompleteWeightsError, LoadWatch
-from .layer_decay import XCiTLayerDecayOptimWrapperConstructor
 from .non_finite import NonFiniteError, NonFiniteHook
+from .optim import XCiTLayerDecayOptimWrapperConstructor, cuda_amp_optim_wrapper
 from .progress import ProgressBarHook
 from .randomness import (
     ExactIterBasedTrainLoop,
@@ -33,5 +32,5 @@ __all__ = [
     'SeededRepeatSampler',
     'XCiTLayerDecayOptimWrapperConstructor',
     'cuda_amp_optim_wrapper',
-    'what_resume_takes',
+    'describe_resume_point',
 ]

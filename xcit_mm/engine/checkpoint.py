@@ -19,8 +19,8 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from xcit_mm_runtime.files import UNFINISHED, write_atomically
 
 
-def what_resume_takes(work_dir: str) -> str:
-    """A sentence that says where a resumed run would start."""
+def describe_resume_point(work_dir: str) -> str:
+    """Return a sentence that says where a resumed run would start."""
     path = find_latest_checkpoint(work_dir)
     if path is None:
         return 'No checkpoint has been saved yet.'
@@ -36,9 +36,6 @@ class AtomicBackend(LocalBackend):
     def put(self, obj: bytes, filepath: str | Path) -> None:
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(filepath, obj)
-
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
-        self.put(obj.encode(encoding), filepath)
 
     def remove(self, filepath: str | Path) -> None:
         if self._postponed is None:
@@ -85,7 +82,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         """Save, then point ``last_checkpoint`` at it, then delete the oldest."""
-        outdated = self._take_note(runner, step)
+        outdated = self._record_step(runner, step)
         name = self.filename_tmpl.format(step)
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
@@ -109,8 +106,8 @@ class AtomicCheckpointHook(CheckpointHook):
                 if self.file_backend.isfile(path):
                     self.file_backend.remove(path)
 
-    def _take_note(self, runner: Runner, step: int) -> list[int]:
-        """Add a step to the list of kept checkpoints; returns the steps that drop out of it."""
+    def _record_step(self, runner: Runner, step: int) -> list[int]:
+        """Add a step to the list of kept checkpoints; return the steps that drop out of it."""
         if self.max_keep_ckpts <= 0 or step in self.keep_ckpt_ids:
             return []
         known = [*self.keep_ckpt_ids, step]
@@ -121,7 +118,7 @@ class AtomicCheckpointHook(CheckpointHook):
         return known[: -self.max_keep_ckpts]
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        """As in mmengine, but the previous best is deleted after the new one is saved."""
+        """Save as mmengine does, but delete the previous best after the new one is saved."""
         backend = self.file_backend
         with backend.removals_last() if isinstance(backend, AtomicBackend) else nullcontext():
             super()._save_best_checkpoint(runner, metrics)

@@ -120,7 +120,7 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
 
 
 def with_usable_mask(annotation: dict[str, Any]) -> dict[str, Any]:
-    """An annotation without polygons that pycocotools refuses; ignored if none is left.
+    """Return an annotation without polygons that pycocotools refuses; ignored if none is left.
 
     mmdet does the same with the annotations that it trains on.
 
@@ -139,6 +139,6 @@ def with_usable_mask(annotation: dict[str, Any]) -> dict[str, Any]:
 
 
 def mean(values: np.ndarray) -> float:
-    """The mean of precisions or recalls to three digits; -1 if there are none, as in COCO."""
+    """Return the mean of precisions or recalls to three digits; -1 if there are none, as COCO."""
     values = values[values > -1]
     return round(float(values.mean()), 3) if values.size else -1.0

@@ -11,9 +11,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from xcit_mm_runtime.draw import draw_detections, draw_segmentation, side_by_side
+from xcit_mm_runtime.draw import side_by_side
 from xcit_mm_runtime.files import write_png
 from xcit_mm_runtime.inputs import read_image
+from xcit_mm_runtime.results import Detections, Segmentation
 
 from ..configs import bit_depth
 
@@ -51,7 +52,7 @@ class ComparisonHook(Hook):
         for sample in outputs or ():
             image = read_image(sample.img_path, self.bit_depth)
             picture = draw_comparison(image, sample.cpu(), dataset.metainfo)
-            name = Path(_below(sample.img_path, getattr(dataset, 'data_prefix', {})))
+            name = _relative_to_data(sample.img_path, getattr(dataset, 'data_prefix', {}))
             if self.out_dir:
                 write_png(Path(self.out_dir) / name.with_suffix('.png'), picture)
             if self.show:
@@ -59,16 +60,13 @@ class ComparisonHook(Hook):
                 runner.visualizer.show(rgb, win_name=name.name, wait_time=self.wait_time)
 
 
-def _below(path: str, prefixes: dict[str, str]) -> str:
-    """A path relative to the folder of the images; its name if it is in none of the folders."""
-    for prefix in prefixes.values():
-        try:
-            inside = os.path.relpath(path, prefix)
-        except ValueError:  # on another drive of Windows
-            continue
-        if not inside.startswith(os.pardir):
-            return inside
-    return os.path.basename(path)
+def _relative_to_data(path: str, prefixes: dict[str, str]) -> Path:
+    """Return a path relative to the folder of the images; its name if it is in none of them."""
+    full = Path(os.path.abspath(path))
+    for folder in map(os.path.abspath, prefixes.values()):
+        if full.is_relative_to(folder):
+            return full.relative_to(folder)
+    return Path(full.name)
 
 
 def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) -> np.ndarray:
@@ -87,7 +85,7 @@ def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) ->
             if labels.shape != image.shape[:2]:
                 size = image.shape[1::-1]
                 labels = cv2.resize(labels.astype(np.int32), size, interpolation=cv2.INTER_NEAREST)
-            pictures[title] = draw_segmentation(image, labels, *names)
+            pictures[title] = Segmentation(labels, *names).draw(image)
         elif f'{prefix}_instances' in sample:
             found = sample.get(f'{prefix}_instances')
             boxes = getattr(found.bboxes, 'tensor', found.bboxes).numpy()
@@ -96,7 +94,6 @@ def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) ->
             if masks is not None:
                 masks = np.asarray(masks.to_ndarray() if hasattr(masks, 'to_ndarray') else masks)
                 masks = masks.astype(bool)
-            pictures[title] = draw_detections(
-                image, boxes, scores, found.labels.numpy(), masks, *names
-            )
+            objects = Detections(boxes, scores, found.labels.numpy(), masks, *names)
+            pictures[title] = objects.draw(image)
     return side_by_side(pictures)

@@ -80,7 +80,7 @@ class LoadWatch:
 
 
 def _learned(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, and the running statistics of BatchNorm, which inference depends on as much."""
+    """Yield parameters, and the running statistics of BatchNorm: inference needs both."""
     yield from model.named_parameters()
     for name, buffer in model.named_buffers():
         if name.endswith(STATISTICS):
@@ -88,7 +88,7 @@ def _learned(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _matters(name: str, modules: set[str]) -> bool:
-    """Whether an entry that the model lacks belongs to another head, not to a tool's leftovers."""
+    """Return whether an entry that the model lacks belongs to another head, not to a tool."""
     path, _, last = name.rpartition('.')
     # Without a path: averaged weights, the optimizer, the epoch. With one: constants of a layer.
     if not path or name.startswith('ema'):

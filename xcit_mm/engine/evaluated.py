@@ -1,42 +1,36 @@
-"""Which metrics evaluate a run, on which images, and how many detections they count."""
+"""Sets up evaluation: which metrics, on which images, and how many detections they count."""
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from mmengine.runner.base_loop import BaseLoop
 
-from ..configs import type_name
+from ..configs import nested_dicts, type_name
 from ..errors import UserError
 
+# metric of mmdet or mmseg -> the module and the name of ours
+OWN_METRICS = {
+    'CocoMetric': ('.coco_metric', 'ConsistentCocoMetric'),
+    'IoUMetric': ('.iou_per_class', 'PerClassIoUMetric'),
+}
 # Limits on the detections of an image, by their names in mmdet's models.
 LIMITS = ('max_per_img', 'max_per_image')
 
 
-def use_own_metrics(evaluator: Any) -> Any:
+def use_own_metrics(evaluator: Any) -> None:
     """Replace mmdet's and mmseg's metrics by ours, which keep the values of each class.
 
     Args:
-        evaluator: An evaluator of a config, or a list of them; not changed.
+        evaluator: An evaluator of a config, or a list of them, changed in place.
     """
-    if isinstance(evaluator, (list, tuple)):
-        return [use_own_metrics(each) for each in evaluator]
-    if not isinstance(evaluator, dict):
-        return evaluator
-    kind = type_name(evaluator)
-    if 'metrics' in evaluator and kind.endswith('Evaluator'):
-        return {**evaluator, 'metrics': use_own_metrics(evaluator['metrics'])}
-    if kind == 'CocoMetric':
-        from .coco_metric import ConsistentCocoMetric
-
-        return {**evaluator, 'type': ConsistentCocoMetric.__name__}
-    if kind == 'IoUMetric':
-        from .iou_per_class import PerClassIoUMetric
-
-        return {**evaluator, 'type': PerClassIoUMetric.__name__}
-    return evaluator
+    for node in nested_dicts(evaluator):
+        if (name := type_name(node)) in OWN_METRICS:
+            module, node['type'] = OWN_METRICS[name]
+            import_module(module, __package__)
 
 
-def evaluate_own_images(loop: BaseLoop, what: str) -> int:
+def restrict_eval_to_dataset(loop: BaseLoop, what: str) -> int:
     """Restrict COCO's evaluation to the images of a loop's dataset, and count all their objects.
 
     mmdet evaluates all images of the annotation file, so that the objects of those that a setting
@@ -79,7 +73,7 @@ def evaluate_own_images(loop: BaseLoop, what: str) -> int:
 
 
 def find_low_limits(model: dict[str, Any], objects: int) -> list[str]:
-    """Settings of a detector that let it return fewer detections than an image has objects.
+    """Find settings that let a detector return fewer detections than an image has objects.
 
     Args:
         model (dict): The config of the model.
@@ -106,6 +100,6 @@ def _count_objects(info: dict[str, Any]) -> int:
 
 
 def _is_same(info: dict[str, Any], images: dict[int, dict[str, Any]]) -> bool:
-    """Whether an image of a dataset has its id in the images of an annotation file."""
+    """Return whether an image of a dataset has its id in the images of an annotation file."""
     image = images.get(info['img_id'])
     return image is not None and info['img_path'].endswith(image['file_name'])

@@ -1,4 +1,4 @@
-"""What is known about the images of a batch."""
+"""Describes the images of a batch, for errors and reports."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 
 def image_infos(batch: Any) -> list[dict]:
-    """The ``metainfo`` of each image of a batch; empty where there is none."""
+    """Return the ``metainfo`` of each image of a batch; empty where there is none."""
     samples = batch.get('data_samples') if isinstance(batch, dict) else None
     # Test-time augmentation makes lists of the same images.
     flat = [s for item in samples or () for s in (item if isinstance(item, list) else [item])]
@@ -15,7 +15,7 @@ def image_infos(batch: Any) -> list[dict]:
 
 
 def images_of(batch: Any) -> list[str]:
-    """Path and size of each image of a batch, where known."""
+    """Return path and size of each image of a batch, where known."""
     names = [
         '{} ({}x{} pixels)'.format(info['img_path'], *info['ori_shape'][1::-1])
         for info in image_infos(batch)
@@ -25,7 +25,7 @@ def images_of(batch: Any) -> list[str]:
 
 
 def describe_images(batch: Any) -> list[dict]:
-    """Path, shape and range of each image of a batch, where known."""
+    """Return path, shape and range of each image of a batch, where known."""
     inputs = batch.get('inputs') if isinstance(batch, dict) else None
     if not isinstance(inputs, (list, torch.Tensor)):
         return []
@@ -41,6 +41,6 @@ def describe_images(batch: Any) -> list[dict]:
 
 
 def json_number(value: Any) -> float | str:
-    """A number for JSON, which has no NaN or infinity: these become text."""
+    """Return a number for JSON, which has no NaN or infinity: these become text."""
     number = float(torch.as_tensor(value).detach())
     return number if math.isfinite(number) else str(number)

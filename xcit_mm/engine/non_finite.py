@@ -9,18 +9,84 @@ from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 from torch.optim import Optimizer
 
 from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.text import join_some
 
 from ..errors import UserError
-from .checkpoint import what_resume_takes
-from .gradients import GradientWatch
+from .checkpoint import describe_resume_point
 from .images import describe_images, json_number
+from .sharding import local
+
+ADVICE = (
+    'If the run diverges, try a lower learning rate, a longer warm-up or clip_grad in '
+    'optim_wrapper.'
+)
 
 
 class NonFiniteError(UserError, FloatingPointError):
     """A loss, gradient or weight that is infinite or not a number."""
+
+
+class GradientWatch:
+    """Records the norm of each gradient as soon as backward has computed it.
+
+    Afterwards is too late: clipping spreads one infinite gradient to all parameters. The norms stay
+    on their device, and nothing waits for them until :meth:`faulty_groups` reads them.
+
+    Args:
+        model (nn.Module): Provides the names of the parameters.
+        optimizer (Optimizer): Provides the parameters to watch.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        names = {id(p): name.removeprefix('module.') for name, p in model.named_parameters()}
+        self.groups = [
+            {p: names.get(id(p), '?') for p in group['params'] if p.requires_grad}
+            for group in optimizer.param_groups
+        ]
+        self.norms: dict[torch.Tensor, torch.Tensor] = {}
+        self.handles = [
+            parameter.register_post_accumulate_grad_hook(self._record)
+            for group in self.groups
+            for parameter in group
+        ]
+
+    def _record(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.norms[parameter] = torch.linalg.vector_norm(local(parameter.grad.detach()))
+
+    def clear(self) -> None:
+        """Start over before an iteration."""
+        self.norms.clear()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for handle in self.handles:
+            handle.remove()
+
+    def faulty_groups(self) -> list[dict]:
+        """Return number, settings and parameters of each parameter group with a faulty gradient.
+
+        After several backward passes without a step, this covers what they have accumulated.
+        """
+        if not self.norms or torch.stack(list(self.norms.values())).isfinite().all():
+            return []
+        found = []
+        for number, names in enumerate(self.groups):
+            norms = {name: json_number(self.norms.get(p, 0.0)) for p, name in names.items()}
+            faulty = {name: norm for name, norm in norms.items() if isinstance(norm, str)}
+            if faulty:
+                settings = self.optimizer.param_groups[number]
+                known: dict[str, Any] = {
+                    key: settings[key] for key in ('lr', 'weight_decay') if key in settings
+                }
+                parameters = [dict(name=n, gradient_norm=norm) for n, norm in faulty.items()]
+                found.append(dict(group=number, **known, parameters=parameters))
+        return found
 
 
 @HOOKS.register_module()
@@ -70,19 +136,19 @@ class NonFiniteHook(Hook):
         copy_all(self.buffers, self.saved_buffers)
         self.batches = [data_batch] if self.was_step else [*self.batches, data_batch]
         if self.was_step:
-            self.watch.forget()  # else gradients are being accumulated
-        self.has_looked = self.is_faulty = False
+            self.watch.clear()  # else gradients are being accumulated
+        self.has_checked = self.is_faulty = False
         self.groups: list[dict] = []
         self.loss_scale = loss_scale(runner)
 
-    def _look(self) -> None:
+    def _check_gradients(self) -> None:
         """Find faulty gradients in all processes, which must agree on whether to take the step."""
         self.groups = self.watch.faulty_groups()
-        self.is_faulty, self.has_looked = in_any_process(bool(self.groups)), True
+        self.is_faulty, self.has_checked = in_any_process(bool(self.groups)), True
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Cancel a faulty step by removing the gradients: without them, nothing changes."""
-        self._look()
+        self._check_gradients()
         if self.is_faulty:
             optimizer.zero_grad(set_to_none=True)
 
@@ -94,9 +160,9 @@ class NonFiniteHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Count and report a faulty iteration; stop the run after too many in a row."""
-        self.was_step = self.has_looked or runner.optim_wrapper.should_update()
-        if self.was_step and not self.has_looked:
-            self._look()  # the loss scaler skipped the step
+        self.was_step = self.has_checked or runner.optim_wrapper.should_update()
+        if self.was_step and not self.has_checked:
+            self._check_gradients()  # the loss scaler skipped the step
         is_rescaled = self.is_faulty and 1 <= loss_scale(runner) < self.loss_scale
         outputs = outputs or {}
         is_finite = not isinstance(json_number(outputs.get('loss', 0.0)), str)
@@ -113,13 +179,12 @@ class NonFiniteHook(Hook):
             return
         raise NonFiniteError(
             f'{text} The run was stopped: {self.in_a_row} in a row. Details are in {path.parent}. '
-            f'{what_resume_takes(runner.work_dir)} First look at these images and their '
-            'annotations. If the run diverges, try a lower learning rate, a longer warm-up or '
-            'clip_grad in optim_wrapper.'
+            f'{describe_resume_point(runner.work_dir)} First look at these images and their '
+            f'annotations. {ADVICE}'
         )
 
     def _report(self, runner: Runner, outputs: dict) -> tuple[Path, str]:
-        """Write what is known about the iteration; returns the file, and its content in words."""
+        """Write what is known about the iteration; return the file, and its content in words."""
         report = dict(
             iteration=runner.iter + 1,
             epoch=runner.epoch + 1,
@@ -132,31 +197,30 @@ class NonFiniteHook(Hook):
         rank = f'_rank_{runner.rank}' if runner.world_size > 1 else ''
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{runner.iter + 1}{rank}.json'
         write_atomically(path, json.dumps(report, indent=1).encode())
-        return path, in_words(report)
+        return path, describe_report(report)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Refuse to save weights that would spoil a resumed run."""
-        spoilt = [
+        not_finite = [
             name
             for name, value in checkpoint['state_dict'].items()
             if value.is_floating_point() and not torch.isfinite(value).all()
         ]
-        if spoilt:
+        if not_finite:
             raise NonFiniteError(
                 f'After iteration {runner.iter + 1} these weights are not finite and were not '
-                f'saved: {some(spoilt)}. {what_resume_takes(runner.work_dir)} Try a lower learning '
-                'rate, a longer warm-up or clip_grad in optim_wrapper.'
+                f'saved: {join_some(not_finite)}. {describe_resume_point(runner.work_dir)} {ADVICE}'
             )
 
 
 def loss_scale(runner: Runner) -> float:
-    """The factor on the loss in mixed precision; 0 without one."""
+    """Return the factor on the loss in mixed precision; 0 without one."""
     scaler = getattr(runner.optim_wrapper, 'loss_scaler', None)
     return 0.0 if scaler is None else scaler.get_scale()
 
 
 def in_any_process(condition: bool) -> bool:
-    """Whether a condition holds in at least one process; all of them must ask."""
+    """Return whether a condition holds in at least one process; all of them must ask."""
     flag = torch.tensor(condition, dtype=torch.int32)
     all_reduce(flag, 'max')
     return bool(flag)
@@ -168,26 +232,20 @@ def copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
         target.copy_(source)
 
 
-def in_words(report: dict) -> str:
-    """A report as one sentence."""
+def describe_report(report: dict) -> str:
+    """Describe a report in one sentence."""
     losses = [name for name, value in report['losses'].items() if isinstance(value, str)]
     groups = report['parameter_groups']
     names = [parameter['name'] for group in groups for parameter in group['parameters']]
     images = sorted(report['images'], key=lambda image: image['finite'])
     text = f'Iteration {report["iteration"]} (process {report["rank"]}) is not finite:'
     if losses:
-        text += f' losses {some(losses)};'
+        text += f' losses {join_some(losses)};'
     if names:
-        numbers = [str(group['group']) for group in groups]
         # Backward spreads a fault to earlier layers: the last one is nearest to its origin.
-        text += f' gradients of {some(names[::-1])} in parameter groups {some(numbers[::-1])};'
+        numbers = join_some([group['group'] for group in groups[::-1]])
+        text += f' gradients of {join_some(names[::-1])} in parameter groups {numbers};'
     if not losses and not names:
         text += ' the loss or gradients of another process;'
     shown = [f'{i["path"]}{"" if i["finite"] else " (pixels not finite)"}' for i in images]
-    return f'{text} images {some(shown) or "unknown"}.'
-
-
-def some(names: list[str], count: int = 4) -> str:
-    """The first names, and how many more there are."""
-    more = f' and {len(names) - count} more' if len(names) > count else ''
-    return ', '.join(names[:count]) + more
+    return f'{text} images {join_some(shown) or "unknown"}.'

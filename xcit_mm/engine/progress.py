@@ -1,11 +1,12 @@
 """A progress bar for training: it draws on a terminal and stays quiet in a log."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+
+from xcit_mm_runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -32,22 +33,14 @@ class ProgressBarHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Start the bar, only in the main process and on a terminal."""
-        if runner.rank != 0 or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-        columns = (TextColumn('{task.description}'), BarColumn(bar_width=24))
-        self.progress = Progress(
-            *columns,
-            TextColumn('{task.completed}/{task.total}'),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self.task = self.progress.add_task(
-            'training', total=runner.max_iters, completed=runner.iter
-        )
-        self.progress.start()
+        columns = ('{task.description}', BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+        progress = progress_bar(*columns, transient=False)
+        if runner.rank == 0 and not progress.disable:
+            self.task = progress.add_task('training', total=runner.max_iters, completed=runner.iter)
+            self.progress = progress
+            progress.start()
 
     def after_train_iter(
         self,

@@ -9,9 +9,9 @@ from typing import Any
 from mmengine.dist import all_gather_object, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
-from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import EpochBasedTrainLoop, Runner, find_latest_checkpoint
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
@@ -24,41 +24,39 @@ from ..datasets.images import warn_of_unused_bits
 from ..datasets.problems import DataError
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..weights.hook import strict_loading
-from .console import StartFilter, console_handlers, hide_noise
-from .evaluated import evaluate_own_images, find_low_limits, use_own_metrics
+from .console import (
+    StartFilter,
+    console_handlers,
+    describe_run,
+    describe_work,
+    find_start,
+    hide_noise,
+)
+from .evaluated import find_low_limits, restrict_eval_to_dataset, use_own_metrics
 from .images import images_of
 from .parent import init_worker
 from .sharding import FullySharded, shard_optimizer
-from .start import describe_run, describe_work
 
 # The last hook before the first iteration.
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
+DATA = {'train': 'training', 'val': 'validation', 'test': 'test'}
 
 
-def wrappers_in(optim_wrapper: Any) -> list[OptimWrapper]:
-    """The wrappers of all optimizers of a run, of which most have one."""
-    if isinstance(optim_wrapper, OptimWrapperDict):
-        return list(optim_wrapper.values())
-    return [optim_wrapper]
-
-
-def check_moments(optim_wrapper: Any) -> None:
-    """Raise if the state of an optimizer belongs to parameters in another order.
-
-    Optimizers store their state by the number of a parameter and load it unchecked.
+@contextlib.contextmanager
+def explain_build(failure: str, hint: str = '') -> Iterator[None]:
+    """Raise a :class:`UserError` for what cannot be built with the arguments of a config.
 
     Args:
-        optim_wrapper (OptimWrapper or OptimWrapperDict): What was resumed.
+        failure (str): What cannot be built, as the beginning of the message.
+        hint (str): What to do, as its end. Defaults to none.
     """
-    for wrapper in wrappers_in(optim_wrapper):
-        for parameter, state in wrapper.optimizer.state.items():
-            for name in ('exp_avg', 'momentum_buffer'):
-                moment = state.get(name)
-                if moment is not None and moment.shape != parameter.shape:
-                    raise ValueError(
-                        'the optimizer was saved by a version with another order of parameters: '
-                        f'{tuple(moment.shape)} for {tuple(parameter.shape)}'
-                    )
+    try:
+        yield
+    except UserError:
+        raise
+    except BUILD_ERRORS as error:
+        reason = ' '.join(str(error).split())
+        raise UserError(f'{failure}: {type(error).__name__}: {reason}{hint}') from error
 
 
 @RUNNERS.register_module()
@@ -66,15 +64,22 @@ class GuardedRunner(Runner):
     """mmengine's runner with guarded datasets, and a start that fits on a screen.
 
     ``verbose = True`` in a config, or ``log_level = 'DEBUG'``, shows all of the start.
+
+    Args:
+        *args: As for mmengine's runner.
+        **kwargs: Likewise.
     """
 
-    batch: Any = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.start = StartFilter()
+        self.loops: dict[str, BaseLoop] = {}  # those that are built, by split
+        self.batch: Any = None
+        super().__init__(*args, **kwargs)
 
     def build_logger(self, log_level: int | str = 'INFO', *args: Any, **kwargs: Any) -> MMLogger:
         """As in mmengine; until the first iteration, the console only shows a summary."""
         logger = super().build_logger(log_level, *args, **kwargs)
         hide_noise(logger)
-        self.start = StartFilter()
         if not self.cfg.get('verbose') and log_level != 'DEBUG':
             for handler in console_handlers(logger):
                 handler.addFilter(self.start)
@@ -86,32 +91,19 @@ class GuardedRunner(Runner):
         """As in mmengine."""
         if isinstance(dataloader, dict) and isinstance(dataloader['dataset'], dict):
             dataloader = {**dataloader, 'dataset': guarded(dataloader['dataset'])}
-        try:
+        with explain_build('A data loader of the config cannot be built'):
             loader = Runner.build_dataloader(dataloader, *args, **kwargs)
-        except UserError:
-            raise
-        except BUILD_ERRORS as error:
-            raise UserError(
-                f'A data loader of the config cannot be built: {type(error).__name__}: '
-                + ' '.join(str(error).split())
-            ) from error
         loader.worker_init_fn = functools.partial(init_worker, loader.worker_init_fn)
         return loader
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
-        try:
-            built = self.checked(super().build_train_loop(loop), 'training data')
-        except TypeError as error:
-            if 'Loop' not in str(error):
-                raise
-            raise UserError(
-                f'train_cfg cannot be used: {error}. Loops by epoch have max_epochs, loops by '
-                'iteration have max_iters.'
-            ) from error
-        warn_of_unused_bits(built.dataloader.dataset, self.cfg)
-        if isinstance(built, EpochBasedTrainLoop) and not len(built.dataloader):
-            loader = built.dataloader
+        hint = '. Loops by epoch have max_epochs, loops by iteration have max_iters.'
+        with explain_build('train_cfg cannot be used', hint):
+            built = super().build_train_loop(loop)
+        self.check_data(built, 'train')
+        loader = built.dataloader
+        if isinstance(built, EpochBasedTrainLoop) and not len(loader):
             raise DataError(
                 f'There are {len(loader.dataset)} images for training, which is less than one '
                 f'batch of {loader.batch_sampler.batch_size} per process: add images, or set a '
@@ -121,35 +113,36 @@ class GuardedRunner(Runner):
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
-        built = self.checked(super().build_val_loop(loop), 'validation data')
-        self.prepare_evaluation(built, 'val')
-        return built
+        return self.prepare_evaluation(super().build_val_loop(loop), 'val')
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         """As in mmengine."""
-        built = self.checked(super().build_test_loop(loop), 'test data')
-        warn_of_unused_bits(built.dataloader.dataset, self.cfg)
-        self.prepare_evaluation(built, 'test')
-        return built
+        return self.prepare_evaluation(super().build_test_loop(loop), 'test')
 
     def build_evaluator(self, evaluator: dict | list | Evaluator) -> Evaluator:
         """As in mmengine, with our metrics in place of mmdet's and mmseg's."""
-        return super().build_evaluator(use_own_metrics(evaluator))
+        use_own_metrics(evaluator)
+        return super().build_evaluator(evaluator)
 
-    def prepare_evaluation(self, loop: BaseLoop, what: str) -> None:
+    def check_data(self, loop: BaseLoop, split: str) -> None:
+        """Raise a :class:`UserError` if the model is for another number of classes."""
+        dataset = loop.dataloader.dataset
+        if self.cfg.get('check_classes', True):
+            metainfo = getattr(dataset, 'metainfo', {})
+            check_heads(self.model, self.cfg.get('model'), metainfo, f'{DATA[split]} data')
+        if not self.loops:  # once per run
+            warn_of_unused_bits(dataset, self.cfg)
+        self.loops[split] = loop
+
+    def prepare_evaluation(self, loop: BaseLoop, split: str) -> BaseLoop:
         """Evaluate the images of the dataset; warn if the model cannot find all their objects."""
-        objects = evaluate_own_images(loop, what)
+        self.check_data(loop, split)
+        objects = restrict_eval_to_dataset(loop, split)
         if low := find_low_limits(self.cfg.get('model') or {}, objects):
             self.logger.warning(
-                f'An image of the {what} data has {objects} objects, and the model returns fewer '
+                f'An image of the {split} data has {objects} objects, and the model returns fewer '
                 f'detections. To let it find them all: --cfg-options {" ".join(low)}'
             )
-
-    def checked(self, loop: BaseLoop, what: str) -> BaseLoop:
-        """A loop; raises a :class:`UserError` if the model is for another number of classes."""
-        metainfo = getattr(loop.dataloader.dataset, 'metainfo', {})
-        if self.cfg.get('check_classes', True):
-            check_heads(self.model, self.cfg.get('model'), metainfo, what)
         return loop
 
     def build_optim_wrapper(self, optim_wrapper: OptimWrapper | dict) -> OptimWrapper:
@@ -173,15 +166,13 @@ class GuardedRunner(Runner):
 
     def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
         """As in mmengine, and for ``base_lr`` of the log, which mmengine leaves as it was."""
-        if not (auto_scale_lr or {}).get('enable'):
-            return
-        wrappers = wrappers_in(optim_wrapper)
-        before = [max(group['lr'] for group in w.optimizer.param_groups) for w in wrappers]
+        # None if all parameters are in one group, or if there are several optimizers.
+        base = getattr(optim_wrapper, 'base_param_settings', None)
+        groups = optim_wrapper.optimizer.param_groups if base else []
+        before = max((group['lr'] for group in groups), default=0)
         super().scale_lr(optim_wrapper, auto_scale_lr)
-        for wrapper, rate in zip(wrappers, before, strict=True):
-            base = wrapper.base_param_settings  # None if all parameters are in one group
-            if base and rate:
-                base['lr'] *= max(g['lr'] for g in wrapper.optimizer.param_groups) / rate
+        if base and before:
+            base['lr'] *= max(group['lr'] for group in groups) / before
 
     def _init_model_weights(self) -> None:
         if not isinstance(self.model, FullySharded):  # else they were, before they were sharded
@@ -209,8 +200,8 @@ class GuardedRunner(Runner):
 
     def load_or_resume(self) -> None:
         """As in mmengine; raises a :class:`UserError` if processes found different checkpoints."""
-        path = self._load_from or (find_latest_checkpoint(self.work_dir) if self._resume else None)
-        if len(set(all_gather_object((self._resume, path)))) > 1:
+        path = find_start(self)
+        if len(set(all_gather_object((self.cfg.get('resume'), path)))) > 1:
             raise UserError(
                 f'The processes found different checkpoints in {self.work_dir}; process '
                 f'{self.rank} found {path or "none"}. The work folder must be on a disk that all '
@@ -220,9 +211,9 @@ class GuardedRunner(Runner):
 
     def resume(self, filename: str, *args: Any, **kwargs: Any) -> None:
         """As in mmengine; raises a :class:`UserError` if the checkpoint does not fit this run."""
+        seed = self.seed
         try:
             super().resume(filename, *args, **kwargs)
-            check_moments(self.optim_wrapper)
         except UserError:
             raise
         except Exception as error:
@@ -231,11 +222,21 @@ class GuardedRunner(Runner):
                 'To start from its weights alone, leave out --resume and add '
                 f'--cfg-options load_from={filename}'
             ) from error
+        self._reseed_samplers(seed)
         loop = self.train_loop
         if isinstance(loop, EpochBasedTrainLoop):
             # The next epoch is run from its start, and may have another number of iterations, as
             # with another batch size. Else the last iteration would be after the end.
             loop._iter = loop.epoch * len(loop.dataloader)
+
+    def _reseed_samplers(self, old: int) -> None:
+        """Give samplers the resumed seed: mmengine builds them before it reads the checkpoint."""
+        for loop in self.loops.values():
+            sampler: Any = getattr(loop.dataloader.batch_sampler, 'sampler', None)
+            if self.seed != old and getattr(sampler, 'seed', None) == old:
+                sampler.seed = self.seed
+                if isinstance(loop, IterBasedTrainLoop):  # it has begun to load data
+                    loop.dataloader_iterator = type(loop.dataloader_iterator)(loop.dataloader)
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
         """As in mmengine; remembers the current batch, and ends the start of the run."""
@@ -248,31 +249,31 @@ class GuardedRunner(Runner):
 
     def train(self) -> nn.Module:
         """As in mmengine."""
-        with self.naming_images(), self.start:
+        with self.explain_images():
             return super().train()
 
     def test(self) -> dict[str, float]:
         """As in mmengine."""
-        with self.naming_images(), self.start:
+        with self.explain_images():
             return super().test()
 
     @contextlib.contextmanager
-    def naming_images(self) -> Iterator[None]:
+    def explain_images(self) -> Iterator[None]:
         """Raise a :class:`DataError` if images are too large or too small for the model."""
         try:
             yield
-        except TooSmallError as error:
-            names = images_of(self.batch)
-            if not names:
+        except (TooSmallError, MemoryError, RuntimeError) as error:
+            names = ', '.join(images_of(self.batch))
+            is_small = isinstance(error, TooSmallError)
+            if not names or not (is_small or is_out_of_memory(error)):
                 raise
-            raise DataError(f'{", ".join(names)}: {error}. {HINT}') from error
-        except (MemoryError, RuntimeError) as error:
-            names = images_of(self.batch)
-            if not names or not is_out_of_memory(error):
-                raise
+            if is_small:
+                raise DataError(f'{names}: {error}. {HINT}') from error
             raise DataError(
-                f'{", ".join(names)}: not enough memory for images or a batch of this size: '
+                f'{names}: not enough memory for images or a batch of this size: '
                 f'{" ".join(str(error).split())}. Use a smaller batch or a smaller scale in the '
                 "pipeline. A segmentor's result has the size of the image file at any scale, so "
                 'the file itself may have to be smaller.'
             ) from error
+        finally:
+            self.start.starting = False

@@ -1,4 +1,4 @@
-"""What processes that share an image tell each other, with gradients.
+"""Exchanges between processes that share an image, with gradients.
 
 The gradients are those of the sum of the losses of all processes. Averaged over the processes, as
 DistributedDataParallel does, they are those of the loss itself where each process computes it for
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from .rows import HALO
+from ..models.fast import HALO
 
 
 class LostProcessError(RuntimeError):
@@ -53,11 +53,11 @@ class RowGroup:
         return self  # a copy of the model runs in the same processes
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         return _Sum.apply(x, self) if self.size > 1 else x
 
     def first(self, x: Tensor) -> Tensor:
-        """What the first process has; it gets no gradient."""
+        """Broadcast a tensor from the first process, without gradient."""
         x = x.detach().clone()
         if self.size > 1:
             self._count('first', x if self.rank == 0 else x[:0])
@@ -66,7 +66,7 @@ class RowGroup:
         return x
 
     def neighbors(self, rows: Tensor, below: int) -> tuple[Tensor, Tensor]:
-        """The last rows of the process above, and the first rows of the one below.
+        """Return the last rows of the process above, and the first rows of the one below.
 
         Args:
             rows (Tensor): One's own, (B, n, W, d).
@@ -77,7 +77,7 @@ class RowGroup:
         return _Neighbors.apply(rows, below, self)
 
     def gather(self, x: Tensor, heights: list[int]) -> Tensor:
-        """All rows of a map, from those of each process.
+        """Return all rows of a map, from those of each process.
 
         Args:
             x (Tensor): One's own, (B, C, h, W).
@@ -184,7 +184,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _padded(x: Tensor, height: int) -> Tensor:
-    """A map with rows of zeros at its end: all processes must send equally much."""
+    """Append rows of zeros to a map: all processes must send equally much."""
     padded = x.new_zeros(x.shape[0], x.shape[1], height, x.shape[3])
     padded[:, :, : x.shape[2]] = x
     return padded

@@ -6,8 +6,7 @@ from mmcv.cnn import ConvModule
 from torch import nn
 
 from ..errors import UserError
-from ..models.fast.operators import is_batch_norm
-from .maps import Given, Local, Map, Resized, Stack, Sum, average_pooled
+from .maps import ConcatMap, ConvMap, Map, ResizedMap, SumMap, TensorMap, average_pooled
 
 # Rows of the coarsest level that are pooled at a time.
 POOLED_ROWS = 16
@@ -16,6 +15,8 @@ SUPPORTED = ('FPNHead', 'UPerHead')
 
 def check_segmentor(model: Any) -> None:
     """Raise unless the segmentor's neck and head can run over tiles without seams."""
+    if model.training:
+        raise ValueError('the segmentor must be in eval mode')
     head = type(model.decode_head).__name__
     neck = type(model.neck).__name__ if model.with_neck else 'FPN'
     if head not in SUPPORTED or neck != 'FPN':
@@ -34,19 +35,18 @@ def check_segmentor(model: Any) -> None:
 
 
 def logits_map(model: Any, levels: list[Map]) -> Map:
-    """The logits of a segmentor at the resolution of its head.
+    """Return the logits of a segmentor at the resolution of its head.
 
     Args:
-        model (EncoderDecoder): The segmentor, in eval mode.
+        model (EncoderDecoder): The segmentor, in eval mode; see :func:`check_segmentor`.
         levels (list[Map]): What its backbone returns.
     """
-    check_segmentor(model)
     if model.with_neck:
         levels = _fpn(model.neck, levels)
     head = model.decode_head
     inputs = [levels[i] for i in head.in_index]
     features = _uper_head(head, inputs) if _is(head, 'UPerHead') else _fpn_head(head, inputs)
-    return Local(features, head.cls_seg)
+    return ConvMap(features, head.cls_seg)
 
 
 def _is(module: nn.Module, name: str) -> bool:
@@ -54,20 +54,17 @@ def _is(module: nn.Module, name: str) -> bool:
 
 
 def _convolved(source: Map, module: nn.Module) -> Map:
-    """A map after convolution, norm layer and activation."""
+    """Apply convolution, norm layer and activation to a map."""
     conv: Any = module.conv if isinstance(module, ConvModule) else module
     size, dilation = conv.kernel_size[0], conv.dilation[0]
     radius = dilation * (size - 1) // 2
     if conv.stride != (1, 1) or conv.padding != (radius, radius) or size % 2 == 0:
         raise UserError(f'--whole needs convolutions that keep the size of a map, not {conv}.')
-    norms = [part for part in module.modules() if is_batch_norm(part)]
-    if any(norm.training for norm in norms):
-        raise ValueError('the segmentor must be in eval mode')
-    return Local(source, module, radius)
+    return ConvMap(source, module, radius)
 
 
 def _fpn(neck: Any, inputs: list[Map]) -> list[Map]:
-    """The levels of mmseg's FPN, without those that it adds by pooling."""
+    """Return the levels of mmseg's FPN, without those that it adds by pooling."""
     cfg = dict(neck.upsample_cfg)
     if 'scale_factor' in cfg:
         raise UserError("--whole needs an FPN that resizes to sizes, not by a 'scale_factor'.")
@@ -75,12 +72,14 @@ def _fpn(neck: Any, inputs: list[Map]) -> list[Map]:
         _convolved(inputs[i + neck.start_level], conv) for i, conv in enumerate(neck.lateral_convs)
     ]
     for i in range(len(laterals) - 1, 0, -1):
-        laterals[i - 1] = Sum(laterals[i - 1], Resized(laterals[i], laterals[i - 1].size, **cfg))
+        laterals[i - 1] = SumMap(
+            laterals[i - 1], ResizedMap(laterals[i], laterals[i - 1].size, **cfg)
+        )
     return [_convolved(lateral, conv) for lateral, conv in zip(laterals, neck.fpn_convs)]  # noqa: B905  extra levels
 
 
 def _fpn_head(head: Any, inputs: list[Map]) -> Map:
-    """What FPNHead classifies: all levels, convolved and doubled until they are equal in size."""
+    """Return what FPNHead classifies: all levels, convolved and doubled to equal sizes."""
     total: Map | None = None
     for branch, level in zip(head.scale_heads, inputs, strict=True):
         for module in branch:
@@ -88,37 +87,37 @@ def _fpn_head(head: Any, inputs: list[Map]) -> Map:
                 level = _convolved(level, module)
             else:
                 height, width = (int(n * module.scale_factor) for n in level.size)
-                level = Resized(level, (height, width), module.mode, module.align_corners)
+                level = ResizedMap(level, (height, width), module.mode, module.align_corners)
         if total is None:
             total = level
         else:
-            total = Sum(total, Resized(level, total.size, align_corners=head.align_corners))
+            total = SumMap(total, ResizedMap(level, total.size, align_corners=head.align_corners))
     return cast(Map, total)
 
 
 def _uper_head(head: Any, inputs: list[Map]) -> Map:
-    """What UPerHead classifies: pooled context, a top-down path, and all levels fused."""
+    """Return what UPerHead classifies: pooled context, a top-down path, all levels fused."""
     laterals = [_convolved(x, conv) for x, conv in zip(inputs, head.lateral_convs)]  # noqa: B905  not the last
     laterals.append(_pooled_context(head, inputs[-1]))
 
     def resized(source: Map, size: tuple[int, int]) -> Map:
-        return Resized(source, size, align_corners=head.align_corners)
+        return ResizedMap(source, size, align_corners=head.align_corners)
 
     for i in range(len(laterals) - 1, 0, -1):
-        laterals[i - 1] = Sum(laterals[i - 1], resized(laterals[i], laterals[i - 1].size))
+        laterals[i - 1] = SumMap(laterals[i - 1], resized(laterals[i], laterals[i - 1].size))
     outs = [_convolved(x, conv) for x, conv in zip(laterals, head.fpn_convs)]  # noqa: B905  not the last
     outs.append(laterals[-1])
-    stack = Stack([resized(out, outs[0].size) for out in outs])
+    stack = ConcatMap([resized(out, outs[0].size) for out in outs])
     return _convolved(stack, head.fpn_bottleneck)
 
 
 def _pooled_context(head: Any, level: Map) -> Map:
-    """The pooling pyramid: averages over large parts of the image, next to the level itself."""
+    """Return the pooling pyramid: averages over large parts of the image, and the level."""
     scales = tuple(head.psp_modules.pool_scales)
     parts: list[Map] = [level]
     for branch, pooled in zip(
         head.psp_modules, average_pooled(level, scales, POOLED_ROWS), strict=True
     ):
-        context = Given(branch[1](pooled))
-        parts.append(Resized(context, level.size, align_corners=head.align_corners))
-    return _convolved(Stack(parts), head.bottleneck)
+        context = TensorMap(branch[1](pooled))
+        parts.append(ResizedMap(context, level.size, align_corners=head.align_corners))
+    return _convolved(ConcatMap(parts), head.bottleneck)

@@ -15,7 +15,7 @@ from ..errors import UserError
 from .windows import Window
 
 TIFF_SUFFIXES = ('.tif', '.tiff')
-# How positions in the image map to the earth: copied to what is computed from it.
+# Geo-reference: copied from an image to the labels that are computed from it.
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 Scale = Callable[[np.ndarray], np.ndarray]
 
@@ -26,7 +26,7 @@ class Image(Protocol):
     shape: tuple[int, int, int]
 
     def read(self, window: Window) -> np.ndarray:
-        """A window, (height, width, channels)."""
+        """Return a window, (height, width, channels)."""
 
 
 class ArrayImage:
@@ -53,6 +53,8 @@ class ArrayImage:
 class TiffImage:
     """The first picture of a TIFF, in strips or tiles, compressed or not.
 
+    tifffile itself reads windows only through zarr, which would be one more dependency.
+
     Args:
         path (str or Path): The file.
         scale (callable, optional): See :func:`open_image`. Defaults to None.
@@ -75,54 +77,41 @@ class TiffImage:
             )
         if page.imagedepth != 1 or page.planarconfig != 1:
             raise UserError(
-                f'{path} keeps its channels one after another, or has depth: convert it to a '
-                'two-dimensional TIFF with interleaved channels.'
+                f'{path} has planar channels or is a volume: convert it to a two-dimensional TIFF '
+                'with interleaved channels.'
             )
         self.page = page
         self.shape = (page.imagelength, page.imagewidth, page.samplesperpixel)
 
+    @property
     def geo_tags(self) -> list[tuple]:
         """The geo-reference, as tifffile writes it; empty if there is none."""
         tags = [self.page.tags.get(code) for code in GEO_TAGS]
         return [(t.code, int(t.dtype), t.count, t.value, True) for t in tags if t is not None]
 
     def read(self, window: Window) -> np.ndarray:
-        page = self.page
-        height, width, channels = self.shape
-        part = np.zeros((*window.size, channels), page.dtype)
-        rows = page.tilelength if page.is_tiled else min(page.rowsperstrip, height)
-        columns = page.tilewidth if page.is_tiled else width
-        across = -(-width // columns)
+        part = np.zeros((*window.size, self.shape[2]), self.page.dtype)
+        (rows, columns), across = self.page.chunks[:2], self.page.chunked[1]
         for i in range(window.top // rows, -(-window.bottom // rows)):
             for j in range(window.left // columns, -(-window.right // columns)):
-                segment = self._segment(i * across + j)
+                segment, (_, _, top, left, _), _ = self._decode(i * across + j)
                 if segment is None:
                     continue  # a tile that was never written: zeros
-                there = Window(i * rows, i * rows + segment.shape[0], j * columns, 0)
-                there = there._replace(right=there.left + segment.shape[1])
-                common = Window(
-                    max(there.top, window.top),
-                    min(there.bottom, window.bottom),
-                    max(there.left, window.left),
-                    min(there.right, window.right),
-                )
-                part[common.within(window)] = segment[common.within(there)]
+                there = Window(top, top + segment.shape[1], left, left + segment.shape[2])
+                common = there.common(window)
+                part[common.within(window)] = segment[0][common.within(there)]
         return self.scale(part) if self.scale else part
 
-    def _segment(self, index: int) -> np.ndarray | None:
-        """A strip or a tile, (height, width, channels)."""
-        page = self.page
-        offset, count = page.dataoffsets[index], page.databytecounts[index]
-        if count == 0:
-            return None
-        handle = self.file.filehandle
-        handle.seek(offset)
-        tables = page.jpegtables
+    def _decode(self, index: int) -> tuple:
+        """Return a strip or a tile (1, height, width, channels), its position and its shape."""
+        page, handle = self.page, self.file.filehandle
+        count = page.databytecounts[index]
+        handle.seek(page.dataoffsets[index])
         try:
-            segment = page.decode(handle.read(count), index, jpegtables=tables)[0]
+            content = handle.read(count) if count else None
+            return page.decode(content, index, jpegtables=page.jpegtables)
         except Exception as error:  # each codec has its own
             raise UserError(f'{self.path} cannot be read: {error}.') from error
-        return segment[0] if segment is not None else None
 
 
 def open_image(path: str | Path, scale: Scale | None = None) -> Image:
@@ -176,15 +165,21 @@ class Prepare:
         preprocessor (nn.Module, optional): The model's data preprocessor, which knows the order of
             the channels, mean and deviation. Defaults to None: the pixels as they are.
         device (torch.device): Where the result goes. Defaults to the CPU.
+        is_bgr (bool): Whether three channels become BGR, if there is no preprocessor. Defaults to
+            False.
     """
 
     def __init__(
-        self, channels: int, preprocessor: Any = None, device: torch.device | str = 'cpu'
+        self,
+        channels: int,
+        preprocessor: Any = None,
+        device: torch.device | str = 'cpu',
+        is_bgr: bool = False,
     ) -> None:
         self.channels = channels
         self.device = device
         self.mean: Tensor | None = None
-        self.is_bgr = False
+        self.is_bgr = is_bgr
         if preprocessor is not None:
             # mmcv reads BGR, which the preprocessor turns to RGB if asked to.
             self.is_bgr = not preprocessor.channel_conversion
@@ -200,7 +195,7 @@ class Prepare:
             )
 
     def __call__(self, pixels: np.ndarray) -> Tensor:
-        """Pixels (h, w, C), RGB if they have three channels, to (1, C, h, w)."""
+        """Turn pixels (h, w, C), RGB if they have three channels, into (1, C, h, w)."""
         if self.channels == 3 and pixels.shape[2] != 3:
             # As OpenCV reads them: gray in all three channels, and no transparency.
             pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]

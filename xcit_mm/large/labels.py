@@ -19,8 +19,8 @@ BIG = 2**32 - 2**25
 PREVIEW_SIDE = 1024
 
 
-class Labels:
-    """Labels (H, W) in a file, and how many of their tiles are done.
+class LabelFile:
+    """Labels (H, W) in a file that is filled tile by tile, and how many tiles are done.
 
     Args:
         folder (Path): Where the file is.
@@ -40,7 +40,7 @@ class Labels:
         self.done = int(self.record.read_text())
 
     def rows(self, start: int, stop: int, mode: str = 'r') -> np.ndarray:
-        """Some rows, mapped."""
+        """Return some rows, mapped."""
         offset = start * self.size[1] * self.dtype.itemsize
         shape = (stop - start, self.size[1])
         return np.memmap(str(self.path), self.dtype, mode, offset, shape)  # type: ignore[call-overload]
@@ -54,12 +54,39 @@ class Labels:
         write_atomically(self.record, str(self.done))
 
 
-def write_tiff(path: Path, labels: Labels, geo_tags: list[tuple]) -> None:
+def write_results(
+    labels: LabelFile, image: Image, model: Any, out: Path, picture: Path | None = None
+) -> None:
+    """Write the labels of an image as a TIFF, with its geo-reference, and a preview.
+
+    Args:
+        labels (LabelFile): The labels.
+        image (Image): The image.
+        model (EncoderDecoder): The segmentor, which has the colors of its classes.
+        out (Path): The TIFF.
+        picture (Path, optional): The preview, a PNG. Defaults to None.
+    """
+    write_tiff(out, labels, getattr(image, 'geo_tags', []))
+    if picture is not None:
+        write_preview(picture, image, labels, palette_of(model))
+
+
+def palette_of(model: Any) -> np.ndarray:
+    """Return a color for each class: those of the dataset, or random ones."""
+    meta = getattr(model, 'dataset_meta', None) or {}
+    classes = max(model.decode_head.out_channels, 2)
+    palette = meta.get('palette')
+    if palette is not None and len(palette) >= classes:
+        return np.asarray(palette)
+    return np.random.default_rng(0).integers(0, 256, (classes, 3))
+
+
+def write_tiff(path: Path, labels: LabelFile, geo_tags: list[tuple]) -> None:
     """Write labels as a compressed TIFF in tiles.
 
     Args:
         path (Path): The file.
-        labels (Labels): The labels.
+        labels (LabelFile): The labels.
         geo_tags (list[tuple]): Tags that place the image on the earth.
     """
     import tifffile
@@ -73,32 +100,32 @@ def write_tiff(path: Path, labels: Labels, geo_tags: list[tuple]) -> None:
             yield full
 
     size = labels.size[0] * labels.size[1] * labels.dtype.itemsize
-    options = dict(compression='zlib', photometric='minisblack', metadata=None)
-    with (
-        replacing(path) as unfinished,
-        tifffile.TiffWriter(unfinished, bigtiff=size > BIG) as writer,
-    ):
-        writer.write(
+    with replacing(path) as unfinished:
+        tifffile.imwrite(
+            unfinished,
             padded(),
+            bigtiff=size > BIG,
             shape=labels.size,
             dtype=labels.dtype,
             tile=(TIFF_TILE, TIFF_TILE),
+            compression='zlib',
+            photometric='minisblack',
+            metadata=None,
             extratags=geo_tags,
-            **options,
         )
 
 
-def write_preview(path: Path, image: Image, labels: Labels, palette: Any) -> None:
+def write_preview(path: Path, image: Image, labels: LabelFile, palette: np.ndarray) -> None:
     """Write a small picture of the image with the labels drawn over it.
 
     Args:
         path (Path): The PNG.
         image (Image): The image.
-        labels (Labels): The labels.
-        palette (Sequence[Sequence[int]]): The color of each class, RGB.
+        labels (LabelFile): The labels.
+        palette (np.ndarray): The color of each class, RGB.
     """
     picture, step = read_preview(image)
-    colors = np.asarray(palette, np.float32)[:, ::-1]
+    colors = palette[:, ::-1].astype(np.float32)
     height = labels.size[0]
     strips = [labels.rows(*strip)[::step, ::step] for strip in _strips(height, step)]
     drawn = colors[np.concatenate(strips) % len(colors)]
@@ -132,5 +159,5 @@ def read_preview(image: Image) -> tuple[np.ndarray, int]:
 
 
 def _strips(height: int, step: int) -> Iterator[tuple[int, int]]:
-    """Whole strips of the file, of which most rows are skipped: tiles are read once."""
+    """Yield whole strips of the file, of which most rows are skipped: tiles are read once."""
     yield from pieces(height, step * max(TIFF_TILE // step, 1))

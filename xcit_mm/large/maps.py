@@ -29,14 +29,14 @@ class Map(ABC):
 
     @abstractmethod
     def read(self, window: Window) -> Tensor:
-        """A window of the map, (1, C, height, width)."""
+        """Return a window of the map, (1, C, height, width)."""
 
     def whole(self) -> Tensor:
-        """All of it, (1, C, H, W)."""
+        """Return all of it, (1, C, H, W)."""
         return self.read(whole(self.size))
 
 
-class Given(Map):
+class TensorMap(Map):
     """A part of a map that has been computed.
 
     Args:
@@ -59,7 +59,7 @@ class Given(Map):
         return self.part[:, :, rows, columns]
 
 
-class Tokens(Map):
+class TokenMap(Map):
     """Tokens as a map.
 
     Args:
@@ -76,7 +76,7 @@ class Tokens(Map):
         return self.rows.read_window(window).to(self.device).permute(2, 0, 1)[None]
 
 
-class Level(Map):
+class PyramidLevel(Map):
     """A level of the pyramid, rescaled from tokens where it is read.
 
     Args:
@@ -87,10 +87,7 @@ class Level(Map):
     def __init__(self, tokens: Map, modules: nn.Module) -> None:
         self.tokens = tokens
         self.modules = modules
-        kinds = list(modules.children())
-        self.up = 2 ** sum(isinstance(kind, nn.ConvTranspose2d) for kind in kinds)
-        pools = [kind.stride for kind in kinds if isinstance(kind, MaxPool)]
-        self.down = pools[0] if pools else 1
+        self.up, self.down = rescaling(modules)
         height, width = (max(n // self.down, 1) * self.up for n in tokens.size)
         super().__init__((height, width))
 
@@ -108,8 +105,15 @@ class Level(Map):
         return result[:, :, rows, columns]
 
 
-class Local(Map):
-    """What a module makes of a map, if each of its pixels depends on the pixels around it.
+def rescaling(level: nn.Module) -> tuple[int, int]:
+    """Return the factors by which a level of the pyramid enlarges and shrinks a map."""
+    kinds = list(level.children())
+    up = 2 ** sum(isinstance(kind, nn.ConvTranspose2d) for kind in kinds)
+    return up, max((kind.stride for kind in kinds if isinstance(kind, MaxPool)), default=1)
+
+
+class ConvMap(Map):
+    """The output of a module of which each pixel depends on the pixels around it.
 
     Args:
         source (Map): The input.
@@ -132,7 +136,7 @@ class Local(Map):
         return self.function(self.source.read(outer))[:, :, rows, columns]
 
 
-class Sum(Map):
+class SumMap(Map):
     """The sum of two maps of the same size."""
 
     def __init__(self, first: Map, second: Map) -> None:
@@ -144,7 +148,7 @@ class Sum(Map):
         return self.first.read(window) + self.second.read(window)
 
 
-class Stack(Map):
+class ConcatMap(Map):
     """The channels of several maps of the same size."""
 
     def __init__(self, maps: list[Map]) -> None:
@@ -155,7 +159,7 @@ class Stack(Map):
         return torch.cat([part.read(window) for part in self.maps], dim=1)
 
 
-class Resized(Map):
+class ResizedMap(Map):
     """A map resized as ``F.interpolate`` does, with the coordinates of the whole map.
 
     Args:
@@ -180,7 +184,7 @@ class Resized(Map):
         self.align_corners = bool(align_corners)
 
     def source_window(self, window: Window) -> Window:
-        """The part of the source that a window depends on."""
+        """Return the part of the source that a window depends on."""
         below, above, _ = self._axis(0, window.top, window.bottom)
         left, right, _ = self._axis(1, window.left, window.right)
         return Window(int(below[0]), int(above[-1]) + 1, int(left[0]), int(right[-1]) + 1)
@@ -208,7 +212,7 @@ class Resized(Map):
         return out.permute(0, 3, 1, 2)
 
     def _axis(self, axis: int, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Both neighbors of each pixel in the source, and the weight of the second.
+        """Return both neighbors of each pixel in the source, and the weight of the second.
 
         In float32, as torch computes them: far from the origin of a large map, more digits would
         give other weights.
@@ -230,7 +234,7 @@ class Resized(Map):
 
 
 def average_pooled(source: Map, scales: tuple[int, ...], rows: int) -> list[Tensor]:
-    """Adaptive average pooling of a map to several sizes, from sums over strips.
+    """Pool a map to several sizes by adaptive averages, from sums over strips.
 
     Args:
         source (Map): The map.
@@ -256,7 +260,7 @@ def average_pooled(source: Map, scales: tuple[int, ...], rows: int) -> list[Tens
 
 
 def _bins(length: int, count: int) -> Tensor:
-    """The matrix (count, length) that averages over the bins of ``F.adaptive_avg_pool2d``."""
+    """Return the matrix (count, length) of averages of ``F.adaptive_avg_pool2d``."""
     weights = torch.zeros(count, length, dtype=torch.float64)
     for i in range(count):
         start, stop = i * length // count, -(-(i + 1) * length // count)

@@ -11,7 +11,7 @@ from typing import Any
 from xcit_mm_runtime.files import write_atomically
 
 from ..errors import UserError
-from .rows import HALO
+from ..models.fast import HALO
 from .units import format_bytes
 
 FLOAT = 4
@@ -28,7 +28,7 @@ RESERVE = 128 * 2**20
 
 
 @dataclass(frozen=True)
-class Plan:
+class TilingPlan:
     """How an image is cut.
 
     Args:
@@ -46,7 +46,7 @@ class Plan:
     on_disk: bool
 
     def describe(self) -> str:
-        """One line for the user."""
+        """Return one line for the user."""
         where = 'in files' if self.on_disk else 'in memory'
         tiles = f', tiles of {self.tile} pixels' if self.tile else ''
         return (
@@ -59,22 +59,22 @@ def make_plan(
     backbone: Any,
     shape: tuple[int, int, int],
     memory: int | None,
-    on_disk: bool,
+    folder: Path | None = None,
     segmentor: Any = None,
-) -> Plan:
+) -> TilingPlan:
     """Decide how to cut an image.
 
     Args:
         backbone (XCiT): The backbone.
         shape (tuple[int, int, int]): Height, width and channels of the image.
         memory (int, optional): What the process may use in bytes, all included; None for no limit.
-        on_disk (bool): Whether the tokens are in files.
+        folder (Path, optional): Where the tokens go. Defaults to None: they stay in memory.
         segmentor (EncoderDecoder, optional): The segmentor, whose neck and head run too.
 
     Raises:
-        UserError: If the limit is too small.
+        UserError: If the memory limit or the disk is too small.
     """
-    patch, dims = backbone.patch_size, backbone.embed_dims
+    patch, dims, on_disk = backbone.patch_size, backbone.embed_dims, folder is not None
     grid = (-(-shape[0] // patch), -(-shape[1] // patch))
     tokens = grid[0] * grid[1] * dims * FLOAT
     # One array is worked on in place, and each level but the last keeps a copy.
@@ -95,15 +95,20 @@ def make_plan(
     rows = max(int(min(free / row - 2 * HALO, useful)), 1)
     if segmentor is not None:
         tile = next(side for side in TILES if _bytes_per_tile(segmentor, side) <= free)
-    return Plan(grid, rows, tile, tokens, on_disk)
+    if folder is not None:
+        # All levels but the last, and the two files between which a layer works.
+        check_disk(
+            folder, (len(backbone.out_indices) + 1) * tokens + _label_bytes(segmentor, shape)
+        )
+    return TilingPlan(grid, rows, tile, tokens, on_disk)
 
 
 def _bytes_per_row(backbone: Any, shape: tuple[int, int, int], width: int) -> int:
-    """The most that one row of tokens takes at a time, in the stem or in a layer."""
+    """Return the most that one row of tokens takes at a time, in the stem or in a layer."""
     patch, dims = backbone.patch_size, backbone.embed_dims
     # Pixels as they are read, and as floats before and after normalization and padding.
     pixels = 4 * patch * shape[1] * max(shape[2], backbone.in_channels) * FLOAT
-    # The first map of the stem, its BatchNorm and GELU, and the second map.
+    # The first map of the stem, its GELU, and the second map.
     first = backbone.patch_embed.layers[0].conv.out_channels * (patch // 2) ** 2 * width * FLOAT
     # A strip as it is read, its copy with neighbors, two temporary ones, and what is written.
     layer = 6 * width * dims * FLOAT
@@ -111,7 +116,7 @@ def _bytes_per_row(backbone: Any, shape: tuple[int, int, int], width: int) -> in
 
 
 def _bytes_per_tile(segmentor: Any, side: int) -> int:
-    """The most that a tile of neck and head takes at a time."""
+    """Return the most that a tile of neck and head takes at a time."""
     if segmentor is None:
         return 0
     head = segmentor.decode_head
@@ -128,32 +133,55 @@ def _bytes_per_tile(segmentor: Any, side: int) -> int:
     return (finest + pixels) * FLOAT
 
 
+def _label_bytes(segmentor: Any, shape: tuple[int, int, int]) -> int:
+    """Return what the labels take: as they are, and as a TIFF that does not compress at all."""
+    if segmentor is None:
+        return 0
+    return 2 * shape[0] * shape[1] * (2 if segmentor.decode_head.out_channels > 256 else 1)
+
+
 def memory_in_use() -> int:
-    """Bytes of memory that this process uses."""
+    """Return the bytes of memory that this process uses."""
     status = Path('/proc/self/statm')
     if not status.exists():  # only Linux has it: what torch and the OpenMMLab stack take
         return 600 * 2**20
     return int(status.read_text().split()[1]) * mmap.PAGESIZE
 
 
-def fixed_plan(folder: Path, job: str, plan: Callable[[], Plan]) -> Plan:
-    """The plan of the unfinished work in a folder, or a new one, which is recorded there.
+def check_disk(folder: Path, needed: int) -> None:
+    """Raise if the disk of a folder, which is created, has too little room.
+
+    Args:
+        folder (Path): The folder.
+        needed (int): Bytes that will be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f'The disk of {folder} has {format_bytes(free)} left, and the work needs '
+            f'{format_bytes(needed)}. Free some space, or write elsewhere.'
+        )
+
+
+def recorded_plan(folder: Path, job: str, make: Callable[[], TilingPlan]) -> TilingPlan:
+    """Return the plan of the unfinished work in a folder, or make one and record it there.
 
     How an image is cut affects rounding, so that only the same plan gives the same bytes.
 
     Args:
         folder (Path): The folder.
         job (str): Identifies image, weights and settings.
-        plan (callable): Makes a plan.
+        make (callable): Makes a plan.
 
     Raises:
         UserError: If the folder has unfinished work of another job.
     """
     path = folder / 'plan.json'
     if not path.exists():
-        new = plan()
-        write_atomically(path, json.dumps({'job': job, 'plan': asdict(new)}))
-        return new
+        plan = make()
+        write_atomically(path, json.dumps({'job': job, 'plan': asdict(plan)}))
+        return plan
     content = json.loads(path.read_text(encoding='utf-8'))
     if content['job'] != job:
         raise UserError(
@@ -161,19 +189,4 @@ def fixed_plan(folder: Path, job: str, plan: Callable[[], Plan]) -> Plan:
             'Repeat that command, start over with --force, or write elsewhere with --out-dir.'
         )
     settings = content['plan']
-    return Plan(**{**settings, 'grid': tuple(settings['grid'])})
-
-
-def check_disk(folder: Path, needed: int) -> None:
-    """Raise if the disk of a folder has too little room.
-
-    Args:
-        folder (Path): The folder.
-        needed (int): Bytes that will be written.
-    """
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UserError(
-            f'The disk of {folder} has {format_bytes(free)} left, and the work needs '
-            f'{format_bytes(needed)}. Free some space, or write elsewhere.'
-        )
+    return TilingPlan(**{**settings, 'grid': tuple(settings['grid'])})

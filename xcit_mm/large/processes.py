@@ -13,18 +13,26 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from ..models.fast.covariance import attention_from_statistics, linear_map, statistics
-from ..models.fast.feed_forward import feed_forward_residual
-from ..models.fast.operators import is_batch_norm
-from ..models.layers import LPI, XCA, XCiTLayer
-from ..models.pyramid import MaxPool
-from ..models.xcit import XCiT
+from ..models import XCiT
+from ..models.fast import (
+    HALO,
+    StemRows,
+    add_branch,
+    add_positions,
+    covariance_xca,
+    feed_forward_residual,
+    is_batch_norm,
+    map_to_tokens,
+    path_scale,
+    tokens_to_map,
+)
+from ..models.layers import LPI, XCiTLayer
 from .collectives import RowGroup
-from .rows import HALO, embed_rows, stem_heights, stem_ranges
+from .maps import rescaling
 
 
 def split_rows(height: int, parts: int, unit: int) -> list[tuple[int, int]]:
-    """First and last row, exclusive, of each process.
+    """Return the first and the last row, exclusive, of each process.
 
     Args:
         height (int): Rows of the grid.
@@ -60,14 +68,15 @@ class SpreadBackbone:
         self.unit = max(HALO, *(stride // backbone.patch_size for stride in strides), 0)
 
     def rows(self, height: int) -> list[tuple[int, int]]:
-        """The rows of the token grid of each process, for images of this height."""
-        grid_height = stem_heights(height, len(self.backbone.patch_embed.layers))[-1]
-        return split_rows(grid_height, self.group.size, self.unit)
+        """Return the rows of the token grid of each process, for images of this height."""
+        return split_rows(self._stem(height).num_rows, self.group.size, self.unit)
 
     def pixel_rows(self, height: int) -> tuple[int, int]:
-        """The rows of images of this height that this process must have."""
-        heights = stem_heights(height, len(self.backbone.patch_embed.layers))
-        return stem_ranges(heights, *self.rows(height)[self.group.rank])[0]
+        """Return the rows of images of this height that this process must have."""
+        return self._stem(height).pixels(*self.rows(height)[self.group.rank])
+
+    def _stem(self, height: int) -> StemRows:
+        return StemRows(self.backbone.patch_embed, height, self._batch_norm)
 
     def __call__(self, pixels: Tensor, height: int, gather: bool = True) -> tuple[Tensor, ...]:
         """Extract features.
@@ -83,14 +92,15 @@ class SpreadBackbone:
         # What the process below has, as far as it is needed.
         below = parts[self.group.rank + 1] if self.group.rank + 1 < len(parts) else (0, 0)
         num_below = min(below[1] - below[0], HALO)
-        x = embed_rows(backbone, pixels, height, start, stop, self._batch_norm)
-        width = x.shape[2]
-        x = x.flatten(1, 2)
+        x = self._stem(height)(pixels, start, stop)
+        grid = (stop - start, x.shape[3])
+        whole_grid = (parts[-1][1], x.shape[3])
+        x = add_positions(map_to_tokens(x), backbone.pos_embed, whole_grid, start, stop)
         levels: list[Tensor] = []
         for index, layer in enumerate(cast(list[XCiTLayer], list(backbone.layers))):
-            x = self._run_layer(layer, x, (stop - start, width), num_below)
+            x = self._run_layer(layer, x, grid, num_below)
             if index in backbone.out_indices:
-                feature = x.transpose(1, 2).unflatten(2, (stop - start, width))
+                feature = tokens_to_map(x, grid)
                 levels.append(self._level(len(levels), feature, parts, gather))
         return tuple(levels)
 
@@ -98,25 +108,18 @@ class SpreadBackbone:
         self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int], num_below: int
     ) -> Tensor:
         backbone = self.backbone
-        branch = self._xca(layer.norm1(x), layer.xca, layer.gamma1)
-        x = _add(x, branch, self._path_scale(layer, x))
+        tokens = layer.norm1(x)
+        # The image's first token is the origin in all processes.
+        origin = self.group.first(tokens[:, :1])
+        branch = covariance_xca(tokens, layer.xca, layer.gamma1, origin, self.group.sum)
+        x = add_branch(x, branch, self._path_scale(layer, x))
         branch = self._lpi(layer.norm3(x).unflatten(1, grid), layer.lpi, num_below)
-        x = _add(x, branch * layer.gamma3, self._path_scale(layer, x))
+        x = add_branch(x, branch * layer.gamma3, self._path_scale(layer, x))
         scale, recompute = self._path_scale(layer, x), backbone.recompute_ffn or backbone.with_cp
         return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
 
-    def _xca(self, tokens: Tensor, xca: XCA, gamma: Tensor) -> Tensor:
-        """``γ · XCA(x)`` in covariance form; the image's first token is the origin."""
-        origin = self.group.first(tokens[:, :1])
-        tokens = tokens - origin
-        qkv_bias = F.linear(origin[:, 0], xca.qkv.weight, xca.qkv.bias)
-        S = self.group.sum(statistics(tokens))
-        attention = attention_from_statistics(xca, S, qkv_bias)
-        weight, bias = linear_map(xca, attention, qkv_bias, gamma)
-        return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
-
     def _lpi(self, rows: Tensor, lpi: LPI, num_below: int) -> Tensor:
-        """``LPI(x)`` of normalized rows (B, n, W, d), as tokens."""
+        """Return ``LPI(x)`` of normalized rows (B, n, W, d), as tokens."""
         above, below = self.group.neighbors(rows, num_below)
         x = torch.cat([above, rows, below], dim=1).permute(0, 3, 1, 2)
         count = rows.shape[1]
@@ -128,7 +131,7 @@ class SpreadBackbone:
         return x[:, :, top : top + count].flatten(2).transpose(1, 2)
 
     def _batch_norm(self, norm: Any, x: Tensor, first: int, last: int) -> Tensor:
-        """BatchNorm of a map (B, C, h, W) with the statistics of the rows of all processes.
+        """Normalize a map (B, C, h, W) by the statistics of the rows of all processes.
 
         Args:
             norm (nn.Module): The layer.
@@ -155,16 +158,15 @@ class SpreadBackbone:
     def _level(
         self, index: int, feature: Tensor, parts: list[tuple[int, int]], gather: bool
     ) -> Tensor:
-        """A level of the pyramid, from this process's rows of the tokens."""
-        up, down = 1, 1
+        """Return a level of the pyramid, from this process's rows of the tokens."""
         pyramid = self.backbone.pyramid
-        for module in pyramid.levels[index].children() if pyramid is not None else ():
+        level = nn.Sequential() if pyramid is None else pyramid.levels[index]
+        for module in level.children():
             if is_batch_norm(module):
                 feature = self._batch_norm(module, feature, 0, feature.shape[2])
             else:
                 feature = module(feature)
-            up *= 2 if isinstance(module, nn.ConvTranspose2d) else 1
-            down *= module.stride if isinstance(module, MaxPool) else 1
+        up, down = rescaling(level)
         # Max-pooling drops rows that do not fill a window, unless the whole map is smaller than it.
         heights = [(stop // down - start // down) * up for start, stop in parts]
         heights[0] = max(heights[0], up)
@@ -172,14 +174,9 @@ class SpreadBackbone:
         return self.group.gather(feature, heights) if gather else feature
 
     def _path_scale(self, layer: XCiTLayer, x: Tensor) -> Tensor | None:
-        """What stochastic depth multiplies a branch by: the same in all processes."""
-        if not layer.drop_path.training or layer.drop_path.drop_prob == 0:
-            return None
-        return self.group.first(layer.drop_path(x.new_ones(len(x), 1, 1)))
-
-
-def _add(x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
-    return x + (branch if scale is None else branch * scale)
+        """Draw the factors of stochastic depth, the same in all processes."""
+        scale = path_scale(layer, x)
+        return None if scale is None else self.group.first(scale)
 
 
 @torch.no_grad()
@@ -229,7 +226,7 @@ class SpreadXCiT(XCiT):
         return spread(images[:, :, low:high], height)
 
     def _own_group(self) -> ProcessGroup:
-        """The group of this process; every process creates all of them.
+        """Return the group of this process; every process creates all of them.
 
         A new one even for all processes: DistributedDataParallel adds up gradients in the old one
         at the same time.

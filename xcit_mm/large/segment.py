@@ -10,11 +10,11 @@ import torch
 
 from ..errors import UserError
 from .heads import check_segmentor, logits_map
-from .images import Image, Prepare, TiffImage
-from .labels import Labels, write_preview, write_tiff
-from .maps import Given, Map, Resized
-from .plan import BAND, Plan, check_disk, fixed_plan, make_plan
-from .whole import WholeImage, as_image, check_backbone
+from .images import Image, Prepare
+from .labels import LabelFile, write_results
+from .maps import Map, ResizedMap, TensorMap
+from .plan import BAND, TilingPlan
+from .whole import WholeImage, as_image
 from .windows import Window, pieces, tiles
 
 # Called with what is being done, the steps that are done, and all steps.
@@ -28,10 +28,10 @@ class WholeSegmentation:
     of the config's test pipeline. If interrupted, the same call with the same folder resumes.
 
     Args:
-        model (EncoderDecoder): The segmentor: Semantic FPN or UperNet on an XCiT.
+        model (EncoderDecoder): The segmentor: Semantic FPN or UperNet on an XCiT, in eval mode.
         folder (str or Path): Where intermediate files go; deleted at the end.
-        memory (int, optional): Bytes that the process may use. Defaults to None, no limit.
-        job (str): Identifies image, weights and settings. Defaults to ''.
+        memory (str or int, optional): What the process may use. Defaults to None, no limit.
+        job (str, optional): As for :class:`WholeImage`. Defaults to None.
         report (callable, optional): Called with what is being done, the steps that are done, and
             all steps.
     """
@@ -40,44 +40,34 @@ class WholeSegmentation:
         self,
         model: Any,
         folder: str | Path,
-        memory: int | None = None,
-        job: str = '',
+        memory: str | int | None = None,
+        job: str | None = None,
         report: Report | None = None,
     ) -> None:
         check_segmentor(model)
-        check_backbone(model.backbone)
+        report = report or (lambda what, done, total: None)
+        device = next(model.parameters()).device
+        self.model = model
+        self.report = report
+        self.folder = Path(folder)
+        self.backbone = WholeImage(
+            model.backbone,
+            memory,
+            folder,
+            Prepare(model.backbone.in_channels, model.data_preprocessor, device),
+            job,
+            lambda done, total: report('layers', done, total),
+        )
         if model.backbone.pyramid is None:
             raise UserError('--whole needs a backbone with a pyramid.')
-        self.model = model
-        self.folder = Path(folder)
-        self.memory = memory
-        self.job = job
-        self.report = report or (lambda what, done, total: None)
-        self.device = next(model.parameters()).device
 
-    def plan(self, image: Image) -> Plan:
-        """How an image is cut; raises if memory or disk are too small for it."""
-        shape, backbone = image.shape, self.model.backbone
-        if min(shape[:2]) < backbone.patch_size:
-            raise UserError(
-                f'The image has {shape[1]} x {shape[0]} pixels, and must have at least '
-                f'{backbone.patch_size} x {backbone.patch_size}.'
-            )
-
-        def make() -> Plan:
-            plan = make_plan(backbone, shape, self.memory, True, self.model)
-            # The labels once as they are, and once more as a TIFF that does not compress at all.
-            wide = self.model.decode_head.out_channels > 256
-            labels = 2 * shape[0] * shape[1] * (2 if wide else 1)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            check_disk(self.folder, (len(backbone.out_indices) + 1) * plan.tokens_bytes + labels)
-            return plan
-
-        return fixed_plan(self.folder, self.job, make)
+    def plan(self, image: Image) -> TilingPlan:
+        """Decide how an image is cut; see :meth:`WholeImage.plan`."""
+        return self.backbone.plan(image, self.model)
 
     @torch.no_grad()
     def __call__(
-        self, image: Any, out: Path, preview: Path | None = None, plan: Plan | None = None
+        self, image: Any, out: Path, preview: Path | None = None, plan: TilingPlan | None = None
     ) -> Path:
         """Write the labels of an image as a TIFF.
 
@@ -85,32 +75,22 @@ class WholeSegmentation:
             image: A path, an array (H, W, C), or an :class:`~xcit_mm.large.images.Image`.
             out (Path): The TIFF.
             preview (Path, optional): A small picture, a PNG. Defaults to None.
-            plan (Plan, optional): How the image is cut. Defaults to None: what :meth:`plan` says.
+            plan (TilingPlan, optional): How the image is cut. Defaults to None: see :meth:`plan`.
         """
         image = as_image(image)
         labels = self.labels(image, plan or self.plan(image))
         self.report('writing', 0, 1)
-        write_tiff(out, labels, image.geo_tags() if isinstance(image, TiffImage) else [])
-        if preview is not None:
-            write_preview(preview, image, labels, palette_of(self.model))
+        write_results(labels, image, self.model, out, preview)
         shutil.rmtree(self.folder)
         self.report('writing', 1, 1)
         return out
 
     @torch.no_grad()
-    def labels(self, image: Image, plan: Plan) -> Labels:
-        """The labels of an image, in a file of the folder."""
-        model = self.model
-        backbone = WholeImage(
-            model.backbone,
-            folder=self.folder,
-            prepare=Prepare(model.backbone.in_channels, model.data_preprocessor, self.device),
-            job=self.job,
-            report=lambda done, total: self.report('layers', done, total),
-        )
-        logits = logits_map(model, backbone(image, plan))
-        size = image.shape[:2]
-        labels = Labels(self.folder, size, max(model.decode_head.out_channels, 2))
+    def labels(self, image: Image, plan: TilingPlan) -> LabelFile:
+        """Return the labels of an image, in a file of the folder."""
+        model, size = self.model, image.shape[:2]
+        logits = logits_map(model, self.backbone(image, plan))
+        labels = LabelFile(self.folder, size, max(model.decode_head.out_channels, 2))
         every = list(tiles(size, plan.tile))
         for i, tile in enumerate(every):
             if i >= labels.done:
@@ -120,7 +100,7 @@ class WholeSegmentation:
 
 
 def classify(model: Any, logits: Map, size: tuple[int, int], tile: Window) -> np.ndarray:
-    """The labels of a tile.
+    """Return the labels of a tile.
 
     Args:
         model (EncoderDecoder): The segmentor.
@@ -129,9 +109,9 @@ def classify(model: Any, logits: Map, size: tuple[int, int], tile: Window) -> np
         tile (Window): The tile, in pixels of the image.
     """
     align = model.align_corners
-    part = Resized(logits, size, align_corners=align).source_window(tile)
-    given = Given(logits.read(part), logits.size, (part.top, part.left))
-    resized = Resized(given, size, align_corners=align)
+    part = ResizedMap(logits, size, align_corners=align).source_window(tile)
+    computed = TensorMap(logits.read(part), logits.size, (part.top, part.left))
+    resized = ResizedMap(computed, size, align_corners=align)
     bands = []
     for start, stop in pieces(tile.bottom - tile.top, BAND):
         scores = resized.read(tile._replace(top=tile.top + start, bottom=tile.top + stop))
@@ -140,17 +120,7 @@ def classify(model: Any, logits: Map, size: tuple[int, int], tile: Window) -> np
 
 
 def labels_from_logits(model: Any, logits: torch.Tensor) -> np.ndarray:
-    """Labels (h, w) from logits (1, C, h, w); one channel is a foreground with a threshold."""
+    """Return labels (h, w) of logits (1, C, h, w); one channel is a thresholded foreground."""
     if logits.shape[1] > 1:
         return logits[0].argmax(0).cpu().numpy()
     return (logits[0, 0].sigmoid() > model.decode_head.threshold).cpu().numpy()
-
-
-def palette_of(model: Any) -> np.ndarray:
-    """A color for each class: those of the dataset, or random ones."""
-    meta = getattr(model, 'dataset_meta', None) or {}
-    classes = max(model.decode_head.out_channels, 2)
-    palette = meta.get('palette')
-    if palette is not None and len(palette) >= classes:
-        return np.asarray(palette)
-    return np.random.default_rng(0).integers(0, 256, (classes, 3))

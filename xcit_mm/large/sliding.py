@@ -5,7 +5,7 @@ more than once.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,17 @@ import torch
 from torch import Tensor
 
 from .images import Image, Prepare
-from .labels import Labels
-from .segment import labels_from_logits
+from .labels import LabelFile
+from .segment import Report, labels_from_logits
 from .store import reserve
 from .windows import Window
 
-# Called with the number of windows that are done, and of all windows.
-Report = Callable[[int, int], None]
 # Boxes of a class that share this much of the smaller one are one object, seen by two windows.
 SAME_OBJECT = 0.5
 
 
 def starts(length: int, window: int, overlap: int) -> list[int]:
-    """Where windows begin along one side; the last one ends at the border, as in mmseg."""
+    """Return where windows begin along a side; the last one ends at the border, as in mmseg."""
     if not 0 <= overlap < window:
         raise ValueError(f'the overlap must be less than the window, not {overlap} of {window}')
     if length <= window:
@@ -36,7 +34,7 @@ def starts(length: int, window: int, overlap: int) -> list[int]:
 
 
 def windows(size: tuple[int, int], window: int, overlap: int) -> Iterator[Window]:
-    """All windows of an image, row by row."""
+    """Yield all windows of an image, row by row."""
     for top in starts(size[0], window, overlap):
         for left in starts(size[1], window, overlap):
             yield Window(top, min(top + window, size[0]), left, min(left + window, size[1]))
@@ -45,8 +43,8 @@ def windows(size: tuple[int, int], window: int, overlap: int) -> Iterator[Window
 @torch.no_grad()
 def segment_windows(
     model: Any, image: Image, folder: Path, window: int, overlap: int, report: Report
-) -> Labels:
-    """Labels from logits that are averaged where windows overlap, at the image's own resolution.
+) -> LabelFile:
+    """Segment windows at the image's own resolution; logits are averaged where they overlap.
 
     Of the logits, only those that later windows add to are kept.
 
@@ -56,7 +54,7 @@ def segment_windows(
         folder (Path): For intermediate files.
         window (int): Side of the windows in pixels.
         overlap (int): What neighbors have in common.
-        report (callable): Called after each window.
+        report (callable): Called with ``windows``, those that are done, and all.
     """
     device = next(model.parameters()).device
     prepare = Prepare(model.backbone.in_channels, model.data_preprocessor, device)
@@ -64,7 +62,7 @@ def segment_windows(
     size = image.shape[:2]
     tops, lefts = starts(size[0], window, overlap), starts(size[1], window, overlap)
     classes = model.decode_head.out_channels
-    labels = Labels(folder, size, max(classes, 2))
+    labels = LabelFile(folder, size, max(classes, 2))
     rows, columns = _counts(tops, window, size[0]), _counts(lefts, window, size[1])
     common = max((a + window - b for a, b in itertools.pairwise(tops)), default=0)
     carries = itertools.cycle(_carries(folder, (classes, common, size[1])))
@@ -93,13 +91,13 @@ def segment_windows(
             area = Window(top, next_top, left, next_left)
             labels.write(area, labels_from_logits(model, final[None]))
             done += 1
-            report(done, len(tops) * len(lefts))
+            report('windows', done, len(tops) * len(lefts))
         carry = unfinished
     return labels
 
 
 def _counts(begins: list[int], window: int, length: int) -> np.ndarray:
-    """How many windows cover each row or column."""
+    """Count the windows that cover each row or column."""
     counts = np.zeros(length, np.float32)
     for begin in begins:
         counts[begin : begin + window] += 1
@@ -107,7 +105,7 @@ def _counts(begins: list[int], window: int, length: int) -> np.ndarray:
 
 
 def _carries(folder: Path, shape: tuple[int, int, int]) -> list[np.ndarray]:
-    """Two arrays for the logits that the next row of windows adds to, in files."""
+    """Create two arrays for the logits that the next row of windows adds to, in files."""
     if shape[1] == 0:
         return [np.empty(shape, np.float32)] * 2
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,25 +120,24 @@ def _carries(folder: Path, shape: tuple[int, int, int]) -> list[np.ndarray]:
 def detect_windows(
     model: Any, image: Image, window: int, overlap: int, report: Report
 ) -> dict[str, Tensor]:
-    """Boxes from all windows, at the image's own resolution, merged at the seams.
+    """Detect in windows at the image's own resolution; boxes are merged at the seams.
 
     Args:
         model (BaseDetector): The detector, in eval mode.
         image (Image): The image.
         window (int): Side of the windows in pixels.
         overlap (int): What neighbors have in common.
-        report (callable): Called after each window.
+        report (callable): Called with ``windows``, those that are done, and all.
 
     Returns:
-        dict[str, Tensor]: ``boxes`` (n, 4), ``scores`` and ``labels``, by falling score.
+        dict[str, Tensor]: ``boxes`` (n, 4), ``scores`` and ``labels``, sorted by descending score.
     """
     from mmdet.structures import DetDataSample
 
     every = list(windows(image.shape[:2], window, overlap))
     found = []
     # The model's own preprocessor expects BGR, as mmcv reads.
-    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2])
-    to_bgr.is_bgr = True
+    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2], is_bgr=True)
     for i, part in enumerate(every):
         meta = dict(img_shape=part.size, ori_shape=part.size, scale_factor=(1.0, 1.0))
         sample = DetDataSample(metainfo={**meta, 'img_id': i, 'img_path': ''})
@@ -150,7 +147,7 @@ def detect_windows(
         shift = torch.tensor([part.left, part.top, part.left, part.top])
         source = torch.full((len(instances),), i)
         found.append((instances.bboxes + shift, instances.scores, instances.labels, source))
-        report(i + 1, len(every))
+        report('windows', i + 1, len(every))
     boxes, scores, labels, sources = (torch.cat(part) for part in zip(*found, strict=True))
     return merge_boxes(boxes, scores, labels, sources)
 
@@ -158,10 +155,11 @@ def detect_windows(
 def merge_boxes(
     boxes: Tensor, scores: Tensor, labels: Tensor, sources: Tensor
 ) -> dict[str, Tensor]:
-    """Make one box of those that different windows found of the same object.
+    """Merge the boxes that different windows found of the same object.
 
     From the highest score on, a box takes in the boxes of its class from other windows that share
     at least half of the smaller one: an object that a window cuts off is found in part by it.
+    Non-maximum suppression would keep one of the parts.
 
     Args:
         boxes (Tensor): (n, 4), x1, y1, x2, y2.
@@ -169,19 +167,19 @@ def merge_boxes(
         labels (Tensor): (n).
         sources (Tensor): Which window found each.
     """
+    from mmdet.structures.bbox import bbox_overlaps
+
     order = scores.argsort(descending=True, stable=True)
-    boxes, labels, sources = boxes[order], labels[order], sources[order]
-    scores = scores[order]
-    areas = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
+    boxes, scores, labels, sources = (each[order] for each in (boxes, scores, labels, sources))
     is_left = torch.ones(len(boxes), dtype=torch.bool)
     kept, merged = [], []
     for i in range(len(boxes)):
         if not is_left[i]:
             continue
-        common = torch.minimum(boxes[i, 2:], boxes[:, 2:]) - torch.maximum(
-            boxes[i, :2], boxes[:, :2]
+        one = boxes[i : i + 1]
+        shared = torch.maximum(
+            bbox_overlaps(one, boxes, 'iof')[0], bbox_overlaps(boxes, one, 'iof')[:, 0]
         )
-        shared = common.clamp(min=0).prod(1) / torch.minimum(areas, areas[i]).clamp(min=1e-6)
         same = is_left & (labels == labels[i]) & (sources != sources[i]) & (shared >= SAME_OBJECT)
         same[i] = True
         is_left &= ~same

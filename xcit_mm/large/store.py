@@ -1,6 +1,7 @@
 """Where the tokens of a large image live: in memory or in files."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,7 @@ from torch import Tensor
 
 from xcit_mm_runtime.files import replacing
 
-from .plan import check_disk
-from .rows import Statistics
+from ..models.fast import StatisticsSum
 from .windows import Window
 
 STATE = 'state.npz'
@@ -32,18 +32,17 @@ class Rows:
         self.array = np.empty(shape, np.float32) if path is None else None
 
     def copy(self) -> 'Rows':
-        """Another array in memory with the same tokens."""
+        """Return another array in memory with the same tokens."""
         copy = Rows(self.shape)
-        if copy.array is not None:
-            copy.array[:] = self._mapped(0, self.shape[0], 'r')
+        copy.write(0, torch.from_numpy(self._mapped(0, self.shape[0], 'r')))
         return copy
 
     def read(self, start: int, stop: int) -> Tensor:
-        """A copy of some rows."""
+        """Return a copy of some rows."""
         return self.read_window(Window(start, stop, 0, self.shape[1]))
 
     def read_window(self, window: Window) -> Tensor:
-        """A copy of a window."""
+        """Return a copy of a window."""
         if window.top == window.bottom:
             return torch.empty(0, *self.shape[1:])
         rows = self._mapped(window.top, window.bottom, 'r')
@@ -79,85 +78,84 @@ def reserve(path: Path, size: int) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-class Memory:
-    """Keeps the tokens in memory: one array that layers overwrite, and a copy for each level."""
+class InMemoryStore:
+    """Keeps the tokens in memory: one array that layers overwrite, and a copy for each level.
 
-    def __init__(self, shape: tuple[int, int, int]) -> None:
+    Args:
+        shape (tuple[int, int, int]): Height and width of the grid, and width of the tokens.
+        kept (Sequence[int]): After how many layers the tokens become a level, ascending.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], kept: Sequence[int]) -> None:
         self.rows = Rows(shape)
-        self.kept: dict[int, Rows] = {}
+        self.kept: dict[int, Rows | None] = dict.fromkeys(kept)
 
-    def resume(self) -> tuple[int, dict[str, np.ndarray]]:
-        """Nothing was done before."""
+    def resume(self) -> tuple[int, dict[str, Tensor]]:
+        """Return -1 and no sums: nothing was done before."""
         return -1, {}
 
     def create(self, depth: int) -> Rows:
-        """Where the tokens after so many layers go."""
+        """Return where the tokens after so many layers go."""
         return self.rows
 
     open = create
 
-    def finish(self, depth: int, statistics: Statistics | None, obsolete: int | None) -> None:
-        """The next layer may overwrite them."""
+    def finish(self, depth: int, sums: StatisticsSum | None) -> None:
+        """Copy the tokens after so many layers if they are a level; the next layer overwrites."""
+        if depth in self.kept and sums is not None:
+            self.kept[depth] = self.rows.copy()
 
-    def keep(self, depth: int) -> None:
-        """Keep a copy of the tokens after so many layers for a level."""
-        self.kept[depth] = self.rows.copy()
-
-    def open_kept(self, depth: int) -> Rows:
-        """What was kept; nothing overwrites the tokens after the last layer."""
-        return self.kept.get(depth, self.rows)
+    def levels(self) -> list[Rows]:
+        """Return the tokens of each level; nothing overwrites those after the last layer."""
+        return [self.rows if rows is None else rows for rows in self.kept.values()]
 
 
-class Files:
+class FileStore:
     """Keeps the tokens in files: those of the last complete layer, and those of each level.
 
     Args:
         shape (tuple[int, int, int]): Height and width of the grid, and width of the tokens.
+        kept (Sequence[int]): After how many layers the tokens become a level.
         folder (Path): Where the files go.
-        num_levels (int): Number of levels.
     """
 
-    def __init__(self, shape: tuple[int, int, int], folder: Path, num_levels: int) -> None:
+    def __init__(self, shape: tuple[int, int, int], kept: Sequence[int], folder: Path) -> None:
         self.shape = shape
+        self.kept = kept
         self.folder = folder
-        self.bytes = int(np.prod(shape, dtype=np.int64)) * 4
         folder.mkdir(parents=True, exist_ok=True)
-        present = sum(path.stat().st_size for path in folder.glob('tokens_*.f32'))
-        # All levels but the last, and the two files between which a layer works.
-        check_disk(folder, (num_levels + 1) * self.bytes - present)
 
     def _path(self, depth: int) -> Path:
         return self.folder / f'tokens_{depth}.f32'
 
-    def resume(self) -> tuple[int, dict[str, np.ndarray]]:
-        """The number of complete layers, -1 before the stem, and the sums for the next one."""
+    def resume(self) -> tuple[int, dict[str, Tensor]]:
+        """Return the number of complete layers, -1 before the stem, and the sums for the next."""
         path = self.folder / STATE
         if not path.exists():
             return -1, {}
         with np.load(path, allow_pickle=False) as file:
-            state = dict(file)
+            state = {name: torch.from_numpy(file[name]) for name in file}
         return int(state.pop('depth')), state
 
     def create(self, depth: int) -> Rows:
-        """A file for the tokens after so many layers, with all of its space reserved."""
-        reserve(self._path(depth), self.bytes)
+        """Create a file for the tokens after so many layers, with all of its space reserved."""
+        reserve(self._path(depth), int(np.prod(self.shape, dtype=np.int64)) * 4)
         return self.open(depth)
 
     def open(self, depth: int) -> Rows:
-        """The tokens after so many layers."""
+        """Return the tokens after so many layers."""
         return Rows(self.shape, self._path(depth))
 
-    def finish(self, depth: int, statistics: Statistics | None, obsolete: int | None) -> None:
-        """Record that a layer is complete, and delete the tokens before it if they are obsolete."""
+    def finish(self, depth: int, sums: StatisticsSum | None) -> None:
+        """Record that a layer is complete, and delete the tokens before it if they are no level."""
         with self._path(depth).open('rb+') as file:
             os.fsync(file.fileno())
-        state = {} if statistics is None else statistics.state()
+        state = {} if sums is None else {k: v.cpu().numpy() for k, v in sums.state().items()}
         with replacing(self.folder / STATE) as unfinished, unfinished.open('wb') as file:
-            np.savez(file, allow_pickle=False, **{**state, 'depth': np.array(depth)})
-        if obsolete is not None:
-            self._path(obsolete).unlink(missing_ok=True)
+            np.savez(file, allow_pickle=False, depth=np.array(depth), **state)
+        if depth - 1 not in self.kept:
+            self._path(depth - 1).unlink(missing_ok=True)
 
-    def keep(self, depth: int) -> None:
-        """The file stays as it is."""
-
-    open_kept = open
+    def levels(self) -> list[Rows]:
+        """Return the tokens of each level."""
+        return [self.open(depth) for depth in self.kept]

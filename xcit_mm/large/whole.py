@@ -5,22 +5,30 @@ writes another, so that an interrupted layer can be repeated.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
-from ..errors import TooSmallError, UserError
+from ..errors import UserError
 from ..models import XCiT
-from ..models.fast import anatomy
-from ..models.fast.operators import BatchNorm
+from ..models.fast import (
+    HALO,
+    StatisticsSum,
+    StemRows,
+    add_positions,
+    has_fixed_statistics,
+    is_changed,
+    map_to_tokens,
+    run_rows,
+)
 from ..models.layers import XCiTLayer
 from .images import ArrayImage, Image, Prepare, open_image
-from .maps import Level, Map, Tokens
-from .plan import Plan, fixed_plan, make_plan
-from .rows import HALO, Statistics, embed_rows, run_rows, stem_heights, stem_ranges
-from .store import Files, Memory, Rows
+from .maps import Map, PyramidLevel, TokenMap
+from .plan import TilingPlan, make_plan, recorded_plan
+from .store import FileStore, InMemoryStore, Rows
 from .units import parse_bytes
 from .windows import Window, pieces
 
@@ -33,8 +41,8 @@ class WholeImage:
 
     Args:
         backbone (XCiT): The backbone, in eval mode.
-        memory (str, optional): What the process may use, all included, as in ``4GB``. Defaults to
-            None, no limit.
+        memory (str or int, optional): What the process may use, all included, as in ``4GB`` or in
+            bytes. Defaults to None, no limit.
         folder (str or Path, optional): Where the tokens go. If interrupted, the same call with
             the same folder resumes at the layer where it stopped. Defaults to None: the tokens
             stay in memory.
@@ -60,7 +68,7 @@ class WholeImage:
     def __init__(
         self,
         backbone: XCiT,
-        memory: str | None = None,
+        memory: str | int | None = None,
         folder: str | Path | None = None,
         prepare: Prepare | None = None,
         job: str | None = None,
@@ -68,148 +76,128 @@ class WholeImage:
     ) -> None:
         check_backbone(backbone)
         self.backbone = backbone
-        self.memory = None if memory is None else parse_bytes(memory)
+        self.memory = None if memory is None else parse_bytes(str(memory))
         self.folder = None if folder is None else Path(folder)
         self.device = next(backbone.parameters()).device
         self.prepare = prepare or Prepare(backbone.in_channels, device=self.device)
         self.job = job
         self.report = report or (lambda done, total: None)
 
+    def plan(self, image: Image, segmentor: Any = None) -> TilingPlan:
+        """Decide how an image is cut, or return how unfinished work in the folder cuts it.
+
+        Args:
+            image (Image): The image.
+            segmentor (EncoderDecoder, optional): The segmentor, if its neck and head run too.
+                Defaults to None.
+
+        Raises:
+            UserError: If the image, memory or the disk is too small, if the image has other
+                channels, or if the folder has unfinished work of another job.
+        """
+        self.prepare.check(image)
+        shape, patch = image.shape, self.backbone.patch_size
+        if min(shape[:2]) < patch:
+            raise UserError(
+                f'The image has {shape[1]} x {shape[0]} pixels, and must be at least one patch in '
+                f'size, {patch} x {patch}.'
+            )
+
+        def make() -> TilingPlan:
+            return make_plan(self.backbone, shape, self.memory, self.folder, segmentor)
+
+        if self.folder is None:
+            return make()
+        job = job_of(self.backbone, image) if self.job is None else self.job
+        return recorded_plan(self.folder, job, make)
+
     @torch.no_grad()
-    def __call__(self, image: Any, plan: Plan | None = None) -> list[Map]:
+    def __call__(self, image: Any, plan: TilingPlan | None = None) -> list[Map]:
         """Extract features.
 
         Args:
             image: A path, an array (H, W, C), or an :class:`~xcit_mm.large.images.Image`.
-            plan (Plan, optional): How the image is cut. Defaults to None: as the memory allows.
+            plan (TilingPlan, optional): How the image is cut. Defaults to None: see :meth:`plan`.
 
         Returns:
             list[Map]: What the backbone returns, computed from the tokens where it is read.
         """
         image = as_image(image)
-        self.prepare.check(image)
-        plan = self._plan(image, plan)
-        if min(image.shape[:2]) < self.backbone.patch_size:
-            raise TooSmallError(
-                f'images must be at least one patch in size, {self.backbone.patch_size} pixels, '
-                f'not {image.shape[1]} x {image.shape[0]}'
-            )
-        kept = self._run_layers(image, plan, self._store(plan))
+        plan = plan or self.plan(image)
+        shape = (*plan.grid, self.backbone.embed_dims)
+        kept = [index + 1 for index in self.backbone.out_indices]
+        if self.folder is None:
+            store: InMemoryStore | FileStore = InMemoryStore(shape, kept)
+        else:
+            store = FileStore(shape, kept, self.folder)
+        self._run_layers(image, plan, store)
+        maps: list[Map] = [TokenMap(rows, self.device) for rows in store.levels()]
         pyramid = self.backbone.pyramid
-        maps: list[Map] = [Tokens(rows, self.device) for rows in kept]
         if pyramid is None:
             return maps
-        return [Level(x, level) for x, level in zip(maps, pyramid.levels, strict=True)]
+        return [PyramidLevel(x, level) for x, level in zip(maps, pyramid.levels, strict=True)]
 
-    def _plan(self, image: Image, plan: Plan | None) -> Plan:
-        def make() -> Plan:
-            return plan or make_plan(
-                self.backbone, image.shape, self.memory, on_disk=self.folder is not None
-            )
-
-        if self.folder is None:
-            return make()
-        job = job_of(self.backbone, image) if self.job is None else self.job
-        return fixed_plan(self.folder, job, make)
-
-    def _store(self, plan: Plan) -> Memory | Files:
-        shape = (*plan.grid, self.backbone.embed_dims)
-        if self.folder is None:
-            return Memory(shape)
-        return Files(shape, self.folder, len(self.backbone.out_indices))
-
-    def _run_layers(self, image: Image, plan: Plan, store: Memory | Files) -> list[Rows]:
-        layers = cast(list[XCiTLayer], list(self.backbone.layers))
-        per_layer = -(-plan.grid[0] // plan.rows)
-        steps = Steps(self.report, per_layer * (len(layers) + 1))
-        done, sums = store.resume()
-        statistics = Statistics(layers[max(done, 0)]) if done < len(layers) else None
-        if statistics is not None and sums:
-            statistics.load(sums)
-        steps.skip_to(per_layer * (done + 1))
-        for depth in range(done + 1, len(layers) + 1):
-            following = Statistics(layers[depth]) if depth < len(layers) else None
-            target = store.create(depth)
-            if depth == 0:
-                self._run_stem(image, plan, target, following, steps)
+    def _run_layers(self, image: Image, plan: TilingPlan, store: InMemoryStore | FileStore) -> None:
+        """Run stem and layers over strips; gather the sums for the next layer on the way."""
+        depth = len(self.backbone.layers)
+        strips = list(pieces(plan.grid[0], plan.rows))
+        total = len(strips) * (depth + 1)
+        done, state = store.resume()
+        sums = self._statistics(done)
+        if sums is not None and state:
+            sums.load(state)
+        self.report(len(strips) * (done + 1), total)
+        for index in range(done + 1, depth + 1):
+            following = self._statistics(index)
+            target = store.create(index)
+            if sums is None:
+                results = self._stem(image, plan.grid, strips)
             else:
-                rows = (store.open(depth - 1), target)
-                self._run_layer(depth - 1, plan, rows, statistics, following, steps)
-            is_kept = depth - 2 in self.backbone.out_indices
-            store.finish(depth, following, obsolete=None if is_kept else depth - 1)
-            if depth - 1 in self.backbone.out_indices[:-1]:
-                store.keep(depth)
-            statistics = following
-        return [store.open_kept(index + 1) for index in self.backbone.out_indices]
+                results = self._layer(index - 1, sums, store.open(index - 1), strips)
+            for i, ((start, _), x) in enumerate(zip(strips, results, strict=True)):
+                if following is not None:
+                    following.add(x.flatten(0, 1)[None])
+                target.write(start, x)
+                self.report(len(strips) * index + i + 1, total)
+            store.finish(index, following)
+            sums = following
 
-    def _run_stem(
-        self,
-        image: Image,
-        plan: Plan,
-        tokens: Rows,
-        following: Statistics | None,
-        steps: 'Steps',
-    ) -> None:
-        """Run the stem over strips, and gather the statistics for the first layer on the way."""
+    def _statistics(self, index: int) -> StatisticsSum | None:
+        """Return sums over the tokens that enter a layer, in float64; None if there is none."""
+        if not 0 <= index < len(self.backbone.layers):
+            return None
+        layer = cast(XCiTLayer, self.backbone.layers[index])
+        return StatisticsSum(layer.xca, layer.norm1, torch.float64)
+
+    def _stem(
+        self, image: Image, grid: tuple[int, int], strips: list[tuple[int, int]]
+    ) -> Iterator[Tensor]:
+        """Yield the tokens (rows, W, d) of each strip."""
         height, width, _ = image.shape
-        heights = stem_heights(height, len(self.backbone.patch_embed.layers))
-        for start, stop in pieces(plan.grid[0], plan.rows):
-            low, high = stem_ranges(heights, start, stop)[0]
-            pixels = self.prepare(image.read(Window(low, high, 0, width)))
-            x = embed_rows(self.backbone, pixels, height, start, stop)[0]
-            if following is not None:
-                following.add(x.flatten(0, 1))
-            tokens.write(start, x)
-            steps.advance()
+        stem = StemRows(self.backbone.patch_embed, height)
+        for start, stop in strips:
+            pixels = self.prepare(image.read(Window(*stem.pixels(start, stop), 0, width)))
+            x = map_to_tokens(stem(pixels, start, stop))
+            x = add_positions(x, self.backbone.pos_embed, grid, start, stop)
+            yield x.view(stop - start, grid[1], -1)
 
-    def _run_layer(
-        self,
-        index: int,
-        plan: Plan,
-        tokens: tuple[Rows, Rows],
-        statistics: Statistics | None,
-        following: Statistics | None,
-        steps: 'Steps',
-    ) -> None:
-        """Run a layer over strips, and gather the statistics for the next one on the way."""
-        layer, (source, target) = cast(XCiTLayer, self.backbone.layers[index]), tokens
-        if statistics is None:
-            raise ValueError('a layer needs the statistics of its tokens')
-        linear = statistics.linear_map()
-        height = plan.grid[0]
+    def _layer(
+        self, index: int, sums: StatisticsSum, source: Rows, strips: list[tuple[int, int]]
+    ) -> Iterator[Tensor]:
+        """Yield the tokens (rows, W, d) of each strip after a layer."""
+        layer = cast(XCiTLayer, self.backbone.layers[index])
+        linear = sums.linear_map(layer.gamma1)
         # In memory, the result overwrites the rows above a strip: copies of them are kept.
         above = source.read(0, 0)
-        for start, stop in pieces(height, plan.rows):
-            x = torch.cat([above, source.read(start, min(stop + HALO, height))])
+        for start, stop in strips:
+            x = torch.cat([above, source.read(start, min(stop + HALO, source.shape[0]))])
             first = start - len(above)
             above = x[max(stop - HALO - first, 0) : stop - first].clone()
-            x = run_rows(layer, linear, x.to(self.device), start - first, stop - first)
-            if following is not None:
-                following.add(x.flatten(0, 1))
-            target.write(start, x)
-            steps.advance()
-
-
-class Steps:
-    """Counts strips for a report."""
-
-    def __init__(self, report: Report, total: int) -> None:
-        self.report = report
-        self.total = total
-        self.done = 0
-
-    def advance(self) -> None:
-        """Count one more."""
-        self.skip_to(self.done + 1)
-
-    def skip_to(self, done: int) -> None:
-        """Count those that were done earlier."""
-        self.done = done
-        self.report(done, self.total)
+            yield run_rows(layer, linear, x.to(self.device), start - first, stop - first)
 
 
 def job_of(backbone: XCiT, image: Image) -> str:
-    """A hash of the weights, and of the size and three rows of an image."""
+    """Return a hash of the weights, and of the size and three rows of an image."""
     digest = hashlib.sha256(repr(image.shape).encode())
     for tensor in backbone.state_dict().values():
         digest.update(tensor.cpu().numpy().tobytes())
@@ -220,7 +208,7 @@ def job_of(backbone: XCiT, image: Image) -> str:
 
 
 def as_image(image: Any) -> Image:
-    """An image from a path, an array, or as it is."""
+    """Return an image from a path, an array, or as it is."""
     if isinstance(image, (str, Path)):
         return open_image(image)
     return image if hasattr(image, 'read') else ArrayImage(image)
@@ -232,9 +220,12 @@ def check_backbone(backbone: Any) -> None:
         raise UserError(
             f'Only XCiT can run in pieces, and the backbone is {type(backbone).__name__}.'
         )
-    if anatomy(backbone) != backbone.as_built:
+    if is_changed(backbone):
         raise ValueError('modules of the backbone were hooked, wrapped or replaced')
-    if any(isinstance(m, BatchNorm) and m.training for m in backbone.modules()):
+    if backbone.training:
         raise ValueError('the backbone must be in eval mode')
+    layers: list[Any] = [*backbone.patch_embed.layers, *(layer.lpi for layer in backbone.layers)]
+    if not all(has_fixed_statistics(layer.norm) for layer in layers):
+        raise UserError('Only an XCiT whose norm_cfg is BatchNorm can run in pieces.')
     if next(backbone.parameters()).dtype != torch.float32:
         raise ValueError('the backbone must be in float32')

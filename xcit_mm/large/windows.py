@@ -14,37 +14,44 @@ class Window(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width."""
+        """The height and the width."""
         return self.bottom - self.top, self.right - self.left
 
     def grown(self, radius: int, size: tuple[int, int]) -> 'Window':
-        """With a margin on all sides, as far as a map of this size has one."""
+        """Return it with a margin on all sides, as far as a map of this size has one."""
+        grown = Window(
+            self.top - radius, self.bottom + radius, self.left - radius, self.right + radius
+        )
+        return grown.common(whole(size))
+
+    def common(self, other: 'Window') -> 'Window':
+        """Return what it shares with another window that overlaps it."""
         return Window(
-            max(self.top - radius, 0),
-            min(self.bottom + radius, size[0]),
-            max(self.left - radius, 0),
-            min(self.right + radius, size[1]),
+            max(self.top, other.top),
+            min(self.bottom, other.bottom),
+            max(self.left, other.left),
+            min(self.right, other.right),
         )
 
     def within(self, outer: 'Window') -> tuple[slice, slice]:
-        """Where it is in a larger window."""
+        """Return where it is in a larger window."""
         rows = slice(self.top - outer.top, self.bottom - outer.top)
         return rows, slice(self.left - outer.left, self.right - outer.left)
 
 
 def whole(size: tuple[int, int]) -> Window:
-    """The window that is a whole map."""
+    """Return the window that is a whole map."""
     return Window(0, size[0], 0, size[1])
 
 
 def pieces(length: int, step: int) -> Iterator[tuple[int, int]]:
-    """First and last index, exclusive, of pieces of a length."""
+    """Yield the first and the last index, exclusive, of pieces of a length."""
     for start in range(0, length, step):
         yield start, min(start + step, length)
 
 
 def tiles(size: tuple[int, int], side: int) -> Iterator[Window]:
-    """Square tiles of a map, row by row; those at the right and the bottom may be smaller."""
+    """Yield square tiles of a map, row by row; the last ones may be smaller."""
     for rows in pieces(size[0], side):
         for columns in pieces(size[1], side):
             yield Window(*rows, *columns)

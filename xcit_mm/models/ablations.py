@@ -8,7 +8,7 @@ frozen.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.model import BaseModule
@@ -37,17 +37,17 @@ class LinearPatchEmbed(BaseModule):
         self.projection = nn.Conv2d(in_channels, embed_dims, patch_size, patch_size)
 
     def forward(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Tokens (B, N, d) of images (B, C, H, W), padded to whole patches, and their grid."""
+        """Return tokens (B, N, d) of images (B, C, H, W), padded to patches, and their grid."""
         rows, columns = (-side % self.patch_size for side in images.shape[2:])
         x = self.projection(F.pad(images, (0, columns, 0, rows)))
         return x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3])
 
 
-class Nothing(BaseModule):
+class ZeroBranch(BaseModule):
     """A branch that adds nothing."""
 
     def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(x)
 
 
@@ -55,7 +55,7 @@ class UnnormalizedXCA(XCA):
     """XCA without the L2 normalization of queries and keys."""
 
     def attention_map(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The attention between channels, (B, h, d/h, d/h)."""
+        """Return the attention between channels, (B, h, d/h, d/h)."""
         return (queries @ keys.mT * self.temperature).softmax(dim=-1)
 
 
@@ -89,7 +89,7 @@ def without_xca(trunk: XCiTTrunk) -> None:
 
 
 def _remove_branch(layer: Any, branch: str, norm: str, gamma: str) -> None:
-    setattr(layer, branch, Nothing())
+    setattr(layer, branch, ZeroBranch())
     setattr(layer, norm, nn.Identity())
     getattr(layer, gamma).requires_grad = False
 
@@ -128,43 +128,27 @@ ABLATIONS = {
 }
 
 
-def ablate(trunk: XCiTTrunk, ablation: str) -> None:
-    """Take one idea out of a network.
+class Ablated:
+    """Builds a network and takes one idea out of it.
 
     Args:
-        trunk (XCiTTrunk): The network, changed in place.
+        *args: As for the network.
         ablation (str): A name of :data:`ABLATIONS`.
-    """
-    if ablation not in ABLATIONS:
-        raise ValueError(f'ablation must be one of {", ".join(ABLATIONS)}, not {ablation!r}')
-    ABLATIONS[ablation](trunk)
-
-
-@MODELS.register_module()
-class AblatedXCiT(XCiT):
-    """The backbone without one of its ideas.
-
-    Args:
-        *args: As for :class:`XCiT`.
-        ablation (str): A name of :data:`ABLATIONS`.
-        **kwargs: As for :class:`XCiT`.
+        **kwargs: As for the network.
     """
 
     def __init__(self, *args: Any, ablation: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        ablate(self, ablation)
+        if ablation not in ABLATIONS:
+            raise ValueError(f'ablation must be one of {", ".join(ABLATIONS)}, not {ablation!r}')
+        ABLATIONS[ablation](cast(XCiTTrunk, self))
 
 
 @MODELS.register_module()
-class AblatedXCiTClassifier(XCiTClassifier):
-    """The classifier without one of its ideas.
+class AblatedXCiT(Ablated, XCiT):
+    """The backbone without one of its ideas; see :class:`Ablated`."""
 
-    Args:
-        *args: As for :class:`XCiTClassifier`.
-        ablation (str): A name of :data:`ABLATIONS`.
-        **kwargs: As for :class:`XCiTClassifier`.
-    """
 
-    def __init__(self, *args: Any, ablation: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        ablate(self, ablation)
+@MODELS.register_module()
+class AblatedXCiTClassifier(Ablated, XCiTClassifier):
+    """The classifier without one of its ideas; see :class:`Ablated`."""

@@ -7,7 +7,7 @@ from mmengine.model.weight_init import trunc_normal_
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .fast import Execution, anatomy, choose_execution
+from .fast import Execution, choose_execution, fingerprint
 from .layers import ClassAttentionLayer
 from .layers.xcit_layer import LAYER_NORM_EPS
 from .trunk import XCiTTrunk
@@ -57,7 +57,7 @@ class XCiTClassifier(XCiTTrunk):
         )
         self.norm = nn.LayerNorm(self.embed_dims, eps=LAYER_NORM_EPS)
         self.head = nn.Linear(self.embed_dims, num_classes) if num_classes else nn.Identity()
-        self.as_built = anatomy(self)
+        self.as_built = fingerprint(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
@@ -67,7 +67,7 @@ class XCiTClassifier(XCiTTrunk):
         return self.classify(x, execution)
 
     def classify(self, tokens: Tensor, execution: Execution | None = None) -> Tensor:
-        """Logits (B, num_classes).
+        """Return the logits (B, num_classes).
 
         Args:
             tokens (Tensor): The tokens after the last layer, (B, N, d).
@@ -78,7 +78,7 @@ class XCiTClassifier(XCiTTrunk):
         return self.head(self.norm(execution.class_token(tokens)))
 
     def class_token(self, tokens: Tensor) -> Tensor:
-        """The class token (B, d) after class attention over the tokens (B, N, d)."""
+        """Return the class token (B, d) after class attention over the tokens (B, N, d)."""
         x = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         for layer in self.cls_layers:
             x = layer(x)

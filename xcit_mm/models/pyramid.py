@@ -79,10 +79,10 @@ class Pyramid(BaseModule):
             self.levels.add_module(str(STRIDES.index(stride)), nn.Sequential(*modules))
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """All levels, from the finest to the coarsest, from features (B, d, H, W)."""
+        """Return all levels, from the finest to the coarsest, from features (B, d, H, W)."""
         return tuple(level(x) for level, x in zip(self.levels, features, strict=True))
 
 
 def _upsample(embed_dims: int) -> nn.ConvTranspose2d:
-    """Doubles the resolution."""
+    """Double the resolution."""
     return nn.ConvTranspose2d(embed_dims, embed_dims, kernel_size=2, stride=2)

@@ -1,4 +1,4 @@
-"""What the dense backbone and the classifier share: stem, position encoding and layers."""
+"""The part that backbone and classifier share: stem, position encoding and layers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,9 +9,13 @@ from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 
 from ..errors import TooSmallError
-from ..weights.hook import excuse_pyramid, strict_loading, translate_state_dict
-from .fast import FORMS, Execution, choose_execution, recomputed
-from .fast.operators import BatchNorm
+from ..weights.hook import (
+    allow_missing_pyramid,
+    register_load_hook,
+    strict_loading,
+    translate_state_dict,
+)
+from .fast import FORMS, BatchNorm, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 
@@ -60,7 +64,7 @@ class XCiTTrunk(BaseModule):
         self.recompute_ffn = recompute_ffn
         self.attention = attention
         self.fast = fast
-        self.as_built: list[tuple] = []  # the anatomy, set once all parts exist
+        self.as_built: list[tuple] = []  # its fingerprint, set once all parts exist
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(
@@ -75,8 +79,8 @@ class XCiTTrunk(BaseModule):
             )
             for _ in range(variant.depth)
         )
-        self.register_load_state_dict_pre_hook(translate_state_dict)
-        self.register_load_state_dict_post_hook(excuse_pyramid)
+        register_load_hook(self, translate_state_dict)
+        self.register_load_state_dict_post_hook(allow_missing_pyramid)
         self._freeze_stages()
 
     def trunk_outputs(
@@ -100,7 +104,7 @@ class XCiTTrunk(BaseModule):
             yield x, grid
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Images (B, C, H, W) to tokens (B, N, d) with their positions, and their grid."""
+        """Turn images (B, C, H, W) into tokens (B, N, d) with positions, and return their grid."""
         x, grid = self.patch_embed(images)
         return x + self.pos_embed(*grid), grid
 
@@ -120,7 +124,7 @@ class XCiTTrunk(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Truncated normals for linear layers; LayerScale was initialized at construction."""
+        """Draw linear layers from truncated normals; LayerScale was set at construction."""
         for module in () if self.is_init else self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)
@@ -132,12 +136,12 @@ class XCiTTrunk(BaseModule):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As in torch; with ``strict``, the error names the format and groups what does not fit."""
+        """Load as torch does; a ``strict`` error names the format and groups what does not fit."""
         with strict_loading(strict):
             return super().load_state_dict(state_dict, strict, assign)
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for layer-wise learning rates.
+        """Return the depth of a parameter, for layer-wise learning rates.
 
         Args:
             param_name (str): Its full name.

@@ -136,7 +136,7 @@ def resolve_levels(
 
 
 def _paper_layers(strides: Sequence[int], depth: int) -> tuple[int, ...]:
-    """The layers from which the paper makes levels of these strides."""
+    """Return the layers from which the paper makes levels of these strides."""
     layers = dict(zip(STRIDES, FEATURE_LAYERS.get(depth, ()), strict=False))
     if not set(strides) <= set(layers):
         raise ValueError(
@@ -147,7 +147,7 @@ def _paper_layers(strides: Sequence[int], depth: int) -> tuple[int, ...]:
 
 
 def _ascending(name: str, values: Any) -> tuple[int, ...]:
-    """An argument that must be a sequence of ints in ascending order."""
+    """Return an argument that must be a sequence of ints in ascending order."""
     is_sequence = hasattr(values, '__len__') and not isinstance(values, (str, bytes))
     if not is_sequence or not all(type(value) is int for value in values):
         raise TypeError(f'{name} must be a sequence of ints, not {values!r}')

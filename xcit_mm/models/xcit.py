@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .fast import anatomy, choose_execution
+from .fast import choose_execution, fingerprint
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
 from .variants import resolve_levels, resolve_variant, translate_released
@@ -114,7 +114,7 @@ class XCiT(XCiTTrunk):
         # Layers after the last feature would get no gradients.
         del self.layers[out_indices[-1] + 1 :]
         self.pyramid = Pyramid(self.embed_dims, patch_size, strides, norm_cfg) if pyramid else None
-        self.as_built = anatomy(self)
+        self.as_built = fingerprint(self)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Extract features.
@@ -139,6 +139,6 @@ class XCiT(XCiTTrunk):
         return x.transpose(1, 2).unflatten(2, grid)
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        """The features, from the maps that were kept."""
+        """Return the features, from the maps that were kept."""
         levels = self.pyramid(kept) if self.pyramid is not None else kept
         return tuple(level.contiguous() for level in levels)

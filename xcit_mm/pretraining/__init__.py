@@ -2,12 +2,11 @@
 
 from .channels import LoadChannels, ScaleTo8Bit, read_channels
 from .classifier import ImageClassifier
-from .crops import CenterImageCrop, MultiCrop
 from .dino import DINO, DINOHead, dino_loss, information
 from .folders import CocoObjects, LabeledFolder, UnlabeledFolder
 from .hooks import ClassesHook, DescribeHook, DINOHook, ValidateFirstHook
 from .metrics import KNNAccuracy, LinearProbe, TopKAccuracy
-from .transforms import PackImage, TimmTransform
+from .transforms import CenterImageCrop, MultiCrop, PackImage, TimmTransform
 
 __all__ = [
     'DINO',

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from ..weights import CheckpointError, read_weights, unwrap
-from .extras import import_timm
+from ..weights.hook import register_load_hook
+from .transforms import import_timm
 
 
 @MODELS.register_module()
@@ -59,7 +60,7 @@ class ImageClassifier(BaseModel):
         self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
         # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
         self._teacher: tuple[nn.Module, ...] = ()
-        self.register_load_state_dict_pre_hook(take_bare_weights)
+        register_load_hook(self, take_bare_weights)
 
     def forward(
         self,
@@ -67,7 +68,7 @@ class ImageClassifier(BaseModel):
         data_samples: list[BaseDataElement] | None = None,
         mode: str = 'tensor',
     ) -> Any:
-        """Logits, losses or samples with ``pred_scores``, as mmengine's runner asks.
+        """Return logits, losses or samples with ``pred_scores``, as mmengine's runner asks.
 
         Args:
             inputs (Tensor): Images (B, C, H, W).
@@ -84,7 +85,7 @@ class ImageClassifier(BaseModel):
         return samples
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Cross-entropy with the labels and, with a teacher, with the class that it predicts."""
+        """Return the cross-entropy with the labels and, if any, with the teacher's predictions."""
         targets = labels
         if self.mixup is not None:
             if len(images) % 2:
@@ -148,7 +149,7 @@ def take_bare_weights(
 
 
 def build_teacher(name: str, checkpoint: str | None = None) -> nn.Module:
-    """A frozen model of timm, in evaluation mode.
+    """Build a frozen model of timm, in evaluation mode.
 
     Args:
         name (str): Its name in timm, such as ``regnety_160.deit_in1k``.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
+from ..weights.hook import register_load_hook
 from .classifier import take_bare_weights
 
 
@@ -49,7 +50,7 @@ class DINOHead(BaseModule):
         lengths.requires_grad = not norm_last_layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the prototypes, (B, out_dims), from class tokens (B, in_dims)."""
+        """Return scores of the prototypes, (B, out_dims), from class tokens (B, in_dims)."""
         return self.last_layer(F.normalize(self.mlp(x), dim=-1))
 
     def init_weights(self) -> None:
@@ -75,7 +76,7 @@ class Branch(BaseModule):
         self.head = DINOHead(self.backbone.embed_dims, **head)
 
     def forward(self, crops: list[Tensor]) -> Tensor:
-        """Scores of crops, given as one batch per size, in their order."""
+        """Return scores of crops, given as one batch per size, in their order."""
         return self.head(torch.cat([self.backbone(images) for images in crops]))
 
 
@@ -121,7 +122,7 @@ class DINO(BaseModel):
         prototypes = self.student.head.last_layer.out_features
         self.register_buffer('center', torch.zeros(prototypes))
         backbones = ('student.backbone', 'teacher.backbone')
-        self.register_load_state_dict_pre_hook(partial(take_bare_weights, parts=backbones))
+        register_load_hook(self, partial(take_bare_weights, parts=backbones))
         self.copy_student()
 
     def copy_student(self) -> None:
@@ -148,7 +149,7 @@ class DINO(BaseModel):
         data_samples: list[BaseDataElement] | None = None,
         mode: str = 'tensor',
     ) -> Any:
-        """The loss of crops, or the teacher's features of images.
+        """Return the loss of crops, or the teacher's features of images.
 
         Args:
             inputs: For the loss, ``global_crops`` and ``local_crops``: per image, tensors
@@ -167,7 +168,7 @@ class DINO(BaseModel):
         return data_samples
 
     def loss(self, global_crops: Tensor, local_crops: Tensor | None = None) -> dict[str, Tensor]:
-        """DINO's loss of crops (views, B, C, H, W), and :func:`information`; moves the center."""
+        """Return the loss of crops (views, B, C, H, W), and the information; move the center."""
         views = [crops for crops in (global_crops, local_crops) if crops is not None]
         batch = global_crops.shape[1]
         with torch.no_grad():
@@ -190,12 +191,12 @@ class DINO(BaseModel):
 
 
 def by_view(crops: Any) -> Tensor:
-    """Crops (views, B, C, H, W) from a list with the crops of each image."""
+    """Stack crops (views, B, C, H, W) from a list with the crops of each image."""
     return torch.stack(list(crops), dim=1)
 
 
 def dino_loss(student: Tensor, targets: Tensor, student_temp: float) -> Tensor:
-    """Mean cross-entropy between the teacher's large crops and all other crops of the student.
+    """Return the mean cross-entropy of the teacher's large crops and the student's other crops.
 
     Args:
         student (Tensor): Scores (V, B, K) of all crops, the large ones first.
@@ -214,7 +215,7 @@ def dino_loss(student: Tensor, targets: Tensor, student_temp: float) -> Tensor:
 
 
 def information(targets: Tensor) -> Tensor:
-    """What the teacher's prototypes tell about a crop, in nats; 0 if training has collapsed.
+    """Return what the prototypes tell about a crop, in nats; 0 if training has collapsed.
 
     This is the entropy of the mean minus the mean entropy. It is 0 if all crops get the same
     prototypes, be they all of them or one.

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
@@ -18,12 +19,12 @@ SUFFIXES = (*IMAGE_SUFFIXES, '.npy')
 
 
 def images_below(folder: Path) -> list[Path]:
-    """The images in a folder and in all folders below it, sorted."""
+    """Find the images in a folder and in all folders below it, sorted."""
     return sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the folders in a folder, sorted: by number if all are numbers.
+    """Return the names of the folders in a folder, sorted: by number if all are numbers.
 
     The folders of ImageNet-V2 are called 0 to 999.
     """
@@ -46,7 +47,7 @@ class UnlabeledFolder(BaseDataset):
     """
 
     def load_data_list(self) -> list[dict]:
-        """One dict per image, with ``img_path``."""
+        """Return one dict per image, with ``img_path``."""
         root = Path(self.data_prefix['img_path'])
         found = images_below(root)
         if not found:
@@ -58,7 +59,7 @@ class UnlabeledFolder(BaseDataset):
         return [dict(img_path=str(path)) for path in found]
 
     def _listed(self, paths: list[Path], root: Path) -> list[Path]:
-        """Those of the paths that the list names."""
+        """Return those of the paths that the list names."""
         lines = Path(self.ann_file).read_text(encoding='utf-8').splitlines()
         wanted = {line.strip() for line in lines} - {''}
         names = {path: path.relative_to(root) for path in paths}
@@ -79,7 +80,7 @@ class UnlabeledFolder(BaseDataset):
             data = self.prepare_data(index)
             if data is not None:
                 return data
-            index = self._rand_another()
+            index = int(np.random.randint(len(self)))
         raise DataError(f'{self.data_prefix["img_path"]} has too few images that can be read.')
 
 
@@ -101,7 +102,7 @@ class LabeledFolder(BaseDataset):
         super().__init__(*args, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        """One dict per image, with ``img_path`` and ``gt_label``."""
+        """Return one dict per image, with ``img_path`` and ``gt_label``."""
         root = Path(self.data_prefix['img_path'])
         names = self._metainfo.get('classes') or class_folders(root)
         self._metainfo['classes'] = tuple(names)
@@ -137,7 +138,7 @@ class CocoObjects(BaseDataset):
         super().__init__(*args, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        """One dict per object, with ``img_path``, ``gt_label`` and ``crop`` (x, y, x, y)."""
+        """Return one dict per object, with ``img_path``, ``gt_label`` and ``crop`` (x, y, x, y)."""
         try:
             content = read_coco(self.ann_file)
         except ValueError as error:
@@ -159,7 +160,7 @@ class CocoObjects(BaseDataset):
         return found
 
     def _square(self, box: list[float], width: int, height: int) -> tuple[int, int, int, int]:
-        """The square around a box, with its margin, as far as it lies inside the image."""
+        """Return the square around a box, with its margin, as far as it lies inside the image."""
         x, y, w, h = box
         half = max(w, h) * (0.5 + self.margin)
         left, top = int(max(0, x + w / 2 - half)), int(max(0, y + h / 2 - half))

@@ -1,7 +1,6 @@
 """Hooks of pre-training."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,51 +10,33 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.optim import Optimizer
 
+from xcit_mm_runtime.text import join_some
+
 from ..datasets.problems import DataError
 from ..weights.convert import DESCRIPTION
 from ..weights.formats import recognize, structure
 
 
 def inner_model(runner: Runner) -> Any:
-    """The model of a runner, without the wrapper of several processes."""
+    """Return the model of a runner, without the wrapper of several processes."""
     return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
 @HOOKS.register_module()
 class ClassesHook(Hook):
-    """Stops a run whose data has other classes than the model, or than its training images."""
-
-    classes: Sequence[str] | None = None
+    """Stops a run whose validation images have other classes than its training images."""
 
     def before_train(self, runner: Runner) -> None:
-        """Check the classes of training."""
-        self._check_classes(runner, runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        """Check the classes of validation."""
-        self._check_classes(runner, runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        """Check the classes of the test."""
-        self._check_classes(runner, runner.test_dataloader.dataset)
-
-    def _check_classes(self, runner: Runner, dataset: Any) -> None:
-        classes = getattr(dataset, 'metainfo', {}).get('classes')
-        count = getattr(getattr(inner_model(runner), 'backbone', None), 'num_classes', 0)
-        if not classes or not count:
+        """Compare the classes."""
+        if runner.val_loop is None:
             return
-        where = getattr(dataset, 'data_prefix', {}).get('img_path') or 'The dataset'
-        if len(classes) != count:
+        datasets = [loop.dataloader.dataset for loop in (runner.train_loop, runner.val_loop)]
+        trained, tested = (getattr(data, 'metainfo', {}).get('classes') for data in datasets)
+        if trained and tested and trained != tested:
+            names = join_some(sorted(set(trained) ^ set(tested)))
             raise DataError(
-                f'{where} has {len(classes)} classes and the model {count}: set '
-                f'model.backbone.num_classes={len(classes)}, or fix the folders.'
-            )
-        self.classes = self.classes or classes
-        if classes != self.classes:
-            names = ', '.join(sorted(set(classes) ^ set(self.classes))[:4])
-            raise DataError(
-                f'{where} has other classes than the training images; they differ in '
-                f'{names or "their order"}.'
+                'The validation images have other classes than the training images; they differ '
+                f'in {names or "their order"}.'
             )
 
 
@@ -87,12 +68,12 @@ class ValidateFirstHook(Hook):
 
 
 def cosine(start: float, end: float, step: int, steps: int) -> float:
-    """A value that goes from ``start`` to ``end`` along half a cosine."""
+    """Go from ``start`` to ``end`` along half a cosine."""
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * step / steps))
 
 
 def ramp(start: float, end: float, step: int, steps: int) -> float:
-    """A value that goes from ``start`` to ``end`` in equal steps, and stays there."""
+    """Go from ``start`` to ``end`` in equal steps, and stay there."""
     return end if step >= steps - 1 else start + (end - start) * step / (steps - 1)
 
 

@@ -21,7 +21,7 @@ CHUNK = 256
 
 @METRICS.register_module()
 class TopKAccuracy(BaseMetric):
-    """How often the right class is among the first k, in percent.
+    """Percentage of images whose class is among the first k.
 
     Args:
         names (Sequence[str]): ``top1``, ``top5``, or ``top`` and any other number. Defaults to
@@ -39,13 +39,13 @@ class TopKAccuracy(BaseMetric):
         self.counts = {name: int(name[3:]) for name in names}
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Note how many classes score higher than the right one."""
+        """Record how many classes score higher than the right one."""
         for sample in data_samples:
             scores = sample['pred_scores']
             self.results.append(int((scores > scores[sample['gt_label']]).sum()))
 
     def compute_metrics(self, results: list[int]) -> dict[str, float]:
-        """The accuracies."""
+        """Return the accuracies."""
         return {
             name: 100 * sum(rank < count for rank in results) / len(results)
             for name, count in self.counts.items()
@@ -53,19 +53,19 @@ class TopKAccuracy(BaseMetric):
 
 
 class FeatureAccuracy(BaseMetric):
-    """What the accuracies of features share: features and labels of the bank and of the rest."""
+    """Base of the accuracies of features: collects those of the bank and of the rest."""
 
     default_prefix = 'accuracy'
     name = ''
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Note features, labels and roles."""
+        """Record features, labels and roles."""
         for sample in data_samples:
             feature = sample['features'].float().cpu()
             self.results.append((feature, int(sample['gt_label']), sample.get('role') == BANK))
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        """The accuracy in percent."""
+        """Return the accuracy in percent."""
         features = torch.stack([feature for feature, _, _ in results])
         labels = torch.tensor([label for _, label, _ in results])
         is_bank = torch.tensor([is_bank for _, _, is_bank in results])
@@ -78,7 +78,7 @@ class FeatureAccuracy(BaseMetric):
         return {self.name: 100 * float((predicted == labels[~is_bank]).float().mean())}
 
     def predict(self, bank: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
-        """The classes of queries (Q, d), from examples (N, d) with labels (N,)."""
+        """Return the classes of queries (Q, d), from examples (N, d) with labels (N,)."""
         raise NotImplementedError
 
 

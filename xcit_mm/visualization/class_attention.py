@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..models.classifier import XCiTClassifier
 from ..models.trunk import XCiTTrunk
-from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
+from .drawing import Frame, HeatMaps
 from .images import Normalize, Preprocess
-from .observe import look
+from .observe import run_picture
 
 COLUMNS = 8
 
@@ -22,7 +22,7 @@ def class_attention(
     preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """The attention from the class token to the patches, as heat maps over the image.
+    """Return the attention from the class token to the patches, as heat maps over the image.
 
     Args:
         backbone (XCiTClassifier): A classifier, or a DINO model (``num_classes=0``).
@@ -34,7 +34,7 @@ def class_attention(
         np.ndarray or tuple[np.ndarray, Figure]: (class layers, heads, H, W). The rest, up to a sum
         of 1, is the attention of the class token to itself.
     """
-    return look(ClassAttentionMaps(backbone), backbone, image, preprocess, figure)
+    return run_picture(ClassAttentionMaps(backbone), image, preprocess, figure)
 
 
 class ClassAttentionMaps:
@@ -64,16 +64,17 @@ class ClassAttentionMaps:
         return np.stack(self.maps)
 
     def height(self, aspect: float) -> float:
-        heads = self.backbone.variant.num_heads
-        rows = len(self.backbone.cls_layers) * -(-heads // COLUMNS)
-        return heat_maps_height(rows, min(heads, COLUMNS), aspect)
+        return self._heat_maps().height(aspect)
 
     def draw(self, canvas: FigureBase, frame: Frame) -> None:
-        rows = []
-        for i, maps in enumerate(self.maps):
-            for start in range(0, len(maps), COLUMNS):
-                block = list(maps[start : start + COLUMNS])
-                titles = [f'head {start + j + 1}' for j in range(len(block))]
-                rows.append(Row(f'class layer {i + 1}', titles, block))
-        title = 'Class attention: from the class token to the patches'
-        draw_heat_maps(canvas, frame, title, rows, self.backbone.patch_size, 'attention')
+        self._heat_maps().draw(canvas, frame)
+
+    def _heat_maps(self) -> HeatMaps:
+        return HeatMaps(
+            'Class attention: from the class token to the patches',
+            [f'head {i + 1}' for i in range(self.backbone.variant.num_heads)],
+            {f'class layer {i + 1}': list(maps) for i, maps in enumerate(self.maps)},
+            COLUMNS,
+            self.backbone.patch_size,
+            'attention',
+        )

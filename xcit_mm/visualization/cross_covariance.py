@@ -8,13 +8,12 @@ import torch
 from matplotlib.figure import FigureBase
 from torch import Tensor
 
-from ..models.fast.covariance import attention_from_statistics
-from ..models.fast.xca import chunked_statistics
+from ..models.fast import StatisticsSum, attention_from_statistics
 from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
 from .layers import choose_layers
-from .observe import look
+from .observe import run_picture
 
 # Fraction of the figure's width for the maps; the curves get the rest.
 MAPS_SHARE = 0.66
@@ -23,7 +22,7 @@ MAX_OCTAVES = 5.0
 
 
 class CrossCovariance(NamedTuple):
-    """What :func:`cross_covariance` returns.
+    """The result of :func:`cross_covariance`.
 
     Args:
         attention (np.ndarray): The maps A, (layers, heads, d/h, d/h); rows add up to 1.
@@ -44,7 +43,7 @@ def cross_covariance(
     preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """The d/h x d/h attention maps of heads and layers, their entropy and temperatures.
+    """Return the d/h x d/h attention maps of heads and layers, their entropy and temperatures.
 
     Args:
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
@@ -57,11 +56,11 @@ def cross_covariance(
     Returns:
         CrossCovariance or tuple[CrossCovariance, Figure]: The arrays.
     """
-    return look(CrossCovarianceMaps(backbone, layers), backbone, image, preprocess, figure)
+    return run_picture(CrossCovarianceMaps(backbone, layers), image, preprocess, figure)
 
 
 def relative_entropy(attention: Tensor) -> Tensor:
-    """Mean entropy of the rows of maps (..., n, n), over that of uniform rows."""
+    """Return the mean entropy of the rows of maps (..., n, n), over that of uniform rows."""
     rows = torch.special.entr(attention).sum(-1)
     return rows.mean(-1) / max(np.log(attention.shape[-1]), 1e-12)
 
@@ -79,7 +78,7 @@ class CrossCovarianceMaps:
         if depth == len(self.backbone.layers):
             return
         layer: Any = self.backbone.layers[depth]
-        S, bias = chunked_statistics(tokens, layer.xca, layer.norm1)
+        S, bias = StatisticsSum(layer.xca, layer.norm1).add(tokens).result()
         attention = attention_from_statistics(layer.xca, S, bias)
         self.entropy.append(relative_entropy(attention)[0].cpu().numpy())
         if depth in self.layers:

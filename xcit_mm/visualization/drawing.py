@@ -1,6 +1,6 @@
 """Figures: their sizes, heat maps over an image, color bars."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mmcv
@@ -39,8 +39,9 @@ class Frame:
         self.aspect = float(np.clip(self.height / self.width, *ASPECTS))
 
     def show(self, axes: Axes) -> None:
-        """Draw the image itself."""
+        """Draw the image itself, with its size above it."""
         axes.imshow(self.pixels, extent=(0, self.width, self.height, 0))
+        axes.set_title(f'image, {self.width} x {self.height}', fontsize='medium')
         self._finish(axes)
 
     def show_map(self, axes: Axes, values: np.ndarray, stride: float, norm: Normalize) -> AxesImage:
@@ -76,7 +77,7 @@ def _extent(values: np.ndarray, stride: float) -> tuple[float, float, float, flo
 
 
 def shrink(values: np.ndarray) -> np.ndarray:
-    """An image or map of at most :data:`SCREEN` pixels per side, averaged."""
+    """Average an image or map so that it has at most :data:`SCREEN` pixels per side."""
     factor = SCREEN / max(values.shape[:2])
     if factor >= 1:
         return values
@@ -84,84 +85,66 @@ def shrink(values: np.ndarray) -> np.ndarray:
     return mmcv.imresize(values, tuple(size), interpolation='area')
 
 
-def new_figure(heights: Sequence[float], title: str = '') -> tuple[Figure, list[FigureBase]]:
-    """A figure with places for pictures, one below the other.
-
-    Args:
-        heights (Sequence[float]): Height of each picture in inches.
-        title (str): The heading.
-    """
-    height = sum(heights) + (TITLE_HEIGHT if title else 0)
-    figure = Figure(figsize=(WIDTH, height))
-    figure.set_layout_engine('constrained', w_pad=0.06, h_pad=0.06)
-    if title:
-        figure.suptitle(title, fontsize='medium', color='0.4')
-    places = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
-    return figure, list(places[:, 0])
-
-
 def as_array(figure: Figure, dpi: int = 100) -> np.ndarray:
-    """A figure as RGB pixels (H, W, 3), as mmengine's ``Visualizer.add_image`` takes them."""
+    """Return a figure as RGB pixels (H, W, 3), as ``Visualizer.add_image`` of mmengine takes it."""
     figure.set_dpi(dpi)
     return img_from_canvas(FigureCanvasAgg(figure))
 
 
 @dataclass
-class Row:
-    """A row of maps of one kind.
+class HeatMaps:
+    """Rows of heat maps next to the image, with one color bar.
 
     Args:
-        label (str): The text on its left.
-        titles (list[str]): The text above each map.
-        maps (list[np.ndarray]): The maps, (H', W') each.
-    """
-
-    label: str
-    titles: list[str]
-    maps: list[np.ndarray]
-
-
-def heat_maps_height(rows: int, columns: int, aspect: float) -> float:
-    """Inches that :func:`draw_heat_maps` needs for an image of this height over width."""
-    panel = (WIDTH - 1.2) / (columns + 2)
-    return TITLE_HEIGHT + max(rows, 2) * (panel * aspect + PANEL_TITLE_HEIGHT)
-
-
-def draw_heat_maps(
-    canvas: FigureBase, frame: Frame, title: str, rows: Sequence[Row], stride: float, unit: str
-) -> None:
-    """Draw the image and, next to it, rows of heat maps with one color bar.
-
-    Args:
-        canvas (FigureBase): Where to draw.
-        frame (Frame): The image.
         title (str): The heading.
-        rows (Sequence[Row]): What to draw.
+        titles (Sequence[str]): The text above each map of a row.
+        rows (Mapping[str, Sequence[np.ndarray]]): The maps (H', W') of each row, by the text on its
+            left.
+        columns (int): Longer rows continue below.
         stride (float): Image pixels per token.
         unit (str): What the color bar shows.
     """
-    canvas.suptitle(title, fontsize='x-large')
-    columns = max(len(row.maps) for row in rows)
-    places = canvas.add_gridspec(max(len(rows), 2), columns + 2)
-    axes = canvas.add_subplot(places[:2, :2])
-    frame.show(axes)
-    axes.set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
-    norm = robust_range([m for row in rows for m in row.maps])
-    panels = []
-    for i, row in enumerate(rows):
-        for j, (name, values) in enumerate(zip(row.titles, row.maps, strict=True)):
-            panels.append(canvas.add_subplot(places[i, j + 2]))
-            drawn = frame.show_map(panels[-1], values, stride, norm)
-            panels[-1].set_title(name, fontsize='medium')
-            if j == 0:
-                panels[-1].set_ylabel(row.label, fontsize='large')
-    canvas.colorbar(
-        drawn, ax=panels, label=unit, pad=0.01, aspect=30, extend='both', format='{x:.3g}'
-    )
+
+    title: str
+    titles: Sequence[str]
+    rows: Mapping[str, Sequence[np.ndarray]]
+    columns: int
+    stride: float
+    unit: str
+
+    def _lines(self) -> list[tuple[str, slice]]:
+        """Return what is drawn below each other: a row, and the part of it that fits."""
+        starts = range(0, len(self.titles), self.columns)
+        parts = (slice(start, start + self.columns) for start in starts)
+        return [(label, part) for part in parts for label in self.rows]
+
+    def height(self, aspect: float) -> float:
+        """Return the inches that it needs for an image of this height over width."""
+        panel = (WIDTH - 1.2) / (min(len(self.titles), self.columns) + 2)
+        return TITLE_HEIGHT + max(len(self._lines()), 2) * (panel * aspect + PANEL_TITLE_HEIGHT)
+
+    def draw(self, canvas: FigureBase, frame: Frame) -> None:
+        """Draw it over an image."""
+        canvas.suptitle(self.title, fontsize='x-large')
+        lines = self._lines()
+        places = canvas.add_gridspec(max(len(lines), 2), min(len(self.titles), self.columns) + 2)
+        frame.show(canvas.add_subplot(places[:2, :2]))
+        norm = robust_range([values for maps in self.rows.values() for values in maps])
+        panels = []
+        for i, (label, part) in enumerate(lines):
+            for j, values in enumerate(self.rows[label][part]):
+                panels.append(canvas.add_subplot(places[i, j + 2]))
+                drawn = frame.show_map(panels[-1], values, self.stride, norm)
+                panels[-1].set_title(self.titles[part][j], fontsize='medium')
+                if j == 0:
+                    panels[-1].set_ylabel(label, fontsize='large')
+        canvas.colorbar(
+            drawn, ax=panels, label=self.unit, pad=0.01, aspect=30, extend='both', format='{x:.3g}'
+        )
 
 
 def robust_range(maps: Sequence[np.ndarray]) -> Normalize:
-    """The range of colors for several maps, between :data:`PERCENTILES` of all values."""
+    """Return the range of colors for several maps, between :data:`PERCENTILES` of all values."""
     values = np.concatenate([shrink(m).ravel() for m in maps])
     low, high = np.percentile(values, PERCENTILES)
     # If values hardly differ, noise must not look like a pattern.

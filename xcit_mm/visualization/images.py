@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from xcit_mm_runtime.inputs import to_8_bit
+from xcit_mm_runtime.preprocess import to_planes
+
+from ..weights.inputs import MEAN, STD
 
 Preprocess = Callable[[np.ndarray], Tensor]
 
 
 def as_rgb(image: np.ndarray) -> np.ndarray:
-    """An image as RGB, uint8 (H, W, 3).
+    """Return an image as RGB, uint8 (H, W, 3).
 
     Args:
         image (np.ndarray): uint8 or uint16; grayscale (H, W) or (H, W, 1), RGB, or RGB and alpha,
@@ -35,7 +38,7 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Normalize:
-    """RGB images (H, W, 3) to normalized tensors (1, 3, H, W).
+    """Turns RGB images (H, W, 3) into normalized tensors (1, 3, H, W).
 
     Args:
         mean (tuple[float, ...]): Of the three channels, 0...255. Defaults to ImageNet's.
@@ -43,12 +46,10 @@ class Normalize:
         rgb (bool): Whether the network expects RGB, not BGR. Defaults to True.
     """
 
-    mean: tuple[float, ...] = (123.675, 116.28, 103.53)
-    std: tuple[float, ...] = (58.395, 57.12, 57.375)
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
     rgb: bool = True
 
     def __call__(self, image: np.ndarray) -> Tensor:
-        planes = torch.from_numpy(image if self.rgb else image[..., ::-1].copy()).permute(2, 0, 1)
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        normalized = planes.to(torch.float32, memory_format=torch.contiguous_format)
-        return normalized.sub_(mean).div_(std)[None]
+        order, bgr = 'rgb' if self.rgb else 'bgr', image[..., ::-1]
+        return torch.from_numpy(to_planes(bgr[None], order, self.mean, self.std, 'float32'))

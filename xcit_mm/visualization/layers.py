@@ -6,7 +6,7 @@ from ..models.trunk import XCiTTrunk
 
 
 def choose_layers(backbone: XCiTTrunk, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """Layers counted from 0; None means all.
+    """Return layers counted from 0; None means all.
 
     Args:
         backbone (XCiTTrunk): The network.
@@ -20,7 +20,7 @@ def choose_layers(backbone: XCiTTrunk, layers: Sequence[int] | None) -> tuple[in
 
 
 def spread(depth: int, count: int) -> list[int]:
-    """Up to ``count`` layers, counted from 1, spread evenly over the depth, including the last.
+    """Spread up to ``count`` layers, counted from 1, evenly over the depth, including the last.
 
     Examples:
         >>> spread(12, 6)

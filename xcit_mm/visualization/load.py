@@ -13,7 +13,7 @@ from ..models import VARIANTS, XCiT, XCiTClassifier
 from ..models.trunk import XCiTTrunk
 from ..weights import read_checkpoint, read_weights, recognize, unwrap
 from ..weights.formats import Recognized, structure
-from ..weights.harmless import make_harmless
+from ..weights.sanitize import sanitize_checkpoint
 from .images import Normalize
 
 TYPES = (XCiT.__name__, XCiTClassifier.__name__)
@@ -66,7 +66,7 @@ def load_subject(checkpoint: str, cfg: Config | None = None, device: str = 'cpu'
 
 
 def _read(checkpoint: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights, and the settings of the config that a run saved with them."""
+    """Return the weights, and the settings of the config that a run saved with them."""
     if '://' in checkpoint:
         return read_weights(checkpoint), {}
     path = Path(checkpoint).expanduser()
@@ -74,7 +74,7 @@ def _read(checkpoint: str) -> tuple[dict[str, Any], dict[str, Any]]:
     meta = content.get('meta')
     text = meta.get('cfg') if isinstance(meta, dict) else None
     settings = read_literals(text) if isinstance(text, str) else {}
-    return make_harmless(content, path), settings
+    return sanitize_checkpoint(content, path), settings
 
 
 def _from_config(cfg: Config) -> XCiTTrunk:

@@ -16,15 +16,13 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.fast.chunks import chunks
-from ..models.fast.covariance import query_key_norms
-from ..models.fast.xca import chunked_statistics
+from ..models.fast import StatisticsSum, query_key_norms, token_chunks
 from ..models.layers import XCiTLayer
 from ..models.trunk import XCiTTrunk
-from .drawing import Frame, Row, draw_heat_maps, heat_maps_height
+from .drawing import Frame, HeatMaps
 from .images import Normalize, Preprocess
 from .layers import choose_layers
-from .observe import look
+from .observe import run_picture
 
 COLUMNS = 6
 
@@ -37,7 +35,7 @@ def query_key_magnitude(
     preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """Per token, the norm of its L2-normalized query and key, as heat maps over the image.
+    """Return the norm of each token's L2-normalized query and key, as heat maps over the image.
 
     Args:
         backbone (XCiTTrunk): An ``XCiT`` or ``XCiTClassifier``.
@@ -51,12 +49,11 @@ def query_key_magnitude(
         np.ndarray or tuple[np.ndarray, Figure]: (layers, 2, H, W), or (layers, 2, heads, H, W);
         queries come first, then keys.
     """
-    picture = QueryKeyMagnitude(backbone, layers, per_head)
-    return look(picture, backbone, image, preprocess, figure)
+    return run_picture(QueryKeyMagnitude(backbone, layers, per_head), image, preprocess, figure)
 
 
 def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
-    """Norms of the normalized queries and keys of one layer, (2, h, N).
+    """Return the norms of the normalized queries and keys of one layer, (2, h, N).
 
     Queries and keys are computed for one chunk of tokens at a time.
 
@@ -65,12 +62,12 @@ def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
         tokens (Tensor): Its input, (1, N, d).
     """
     xca, dims = layer.xca, layer.xca.embed_dims
-    S, shifted_bias = chunked_statistics(tokens, xca, layer.norm1)
+    S, shifted_bias = StatisticsSum(xca, layer.norm1).add(tokens).result()
     norms = query_key_norms(xca, S, shifted_bias)[0]
     weight = xca.qkv.weight[: 2 * dims]
     bias = None if xca.qkv.bias is None else xca.qkv.bias[: 2 * dims]
     magnitude = norms.new_empty(tokens.shape[1], 2, xca.num_heads)
-    for chunk in chunks(tokens[0], 2 * dims):
+    for chunk in token_chunks(tokens[0], 2 * dims):
         queries_keys = F.linear(layer.norm1(tokens[0, chunk]), weight, bias) / norms
         magnitude[chunk] = queries_keys.unflatten(1, (2, xca.num_heads, -1)).norm(dim=-1)
     return magnitude.permute(1, 2, 0)
@@ -97,26 +94,25 @@ class QueryKeyMagnitude:
         return np.stack([self.maps[layer] for layer in self.layers])
 
     def height(self, aspect: float) -> float:
-        heads = self.backbone.variant.num_heads if self.per_head else 1
-        blocks = -(-len(self.layers) // COLUMNS)
-        return heat_maps_height(2 * heads * blocks, min(len(self.layers), COLUMNS), aspect)
+        return self._heat_maps().height(aspect)
 
     def draw(self, canvas: FigureBase, frame: Frame) -> None:
-        how = 'of each head' if self.per_head else 'averaged over heads'
-        title = f'Query and key magnitude, {how}'
-        unit = r'$\|\hat{q}\|,\ \|\hat{k}\|$'
-        draw_heat_maps(canvas, frame, title, self._rows(), self.backbone.patch_size, unit)
+        self._heat_maps().draw(canvas, frame)
 
-    def _rows(self) -> list[Row]:
+    def _heat_maps(self) -> HeatMaps:
         maps = self.result()
-        rows = []
-        for start in range(0, len(self.layers), COLUMNS):
-            block = slice(start, start + COLUMNS)
-            titles = [f'layer {layer + 1}' for layer in self.layers[block]]
-            for i, what in enumerate(('queries', 'keys')):
-                if not self.per_head:
-                    rows.append(Row(what, titles, list(maps[block, i])))
-                    continue
-                for head in range(maps.shape[2]):
-                    rows.append(Row(f'{what}, head {head + 1}', titles, list(maps[block, i, head])))
-        return rows
+        rows = {'queries': maps[:, 0], 'keys': maps[:, 1]}
+        if self.per_head:
+            rows = {
+                f'{name}, head {head + 1}': values[:, head]
+                for name, values in rows.items()
+                for head in range(values.shape[1])
+            }
+        return HeatMaps(
+            f'Query and key magnitude, {"per head" if self.per_head else "averaged over heads"}',
+            [f'layer {layer + 1}' for layer in self.layers],
+            {label: list(values) for label, values in rows.items()},
+            COLUMNS,
+            self.backbone.patch_size,
+            r'$\|\hat{q}\|,\ \|\hat{k}\|$',
+        )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from ..models.trunk import XCiTTrunk
-from .drawing import Frame, new_figure
+from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Preprocess, as_rgb
 
 
@@ -31,11 +31,13 @@ class Observer(Protocol):
 class Picture(Observer, Protocol):
     """An observer whose result can be drawn."""
 
+    backbone: XCiTTrunk
+
     def result(self) -> Any:
-        """The numbers behind the drawing."""
+        """Return the numbers behind the drawing."""
 
     def height(self, aspect: float) -> float:
-        """Inches that the drawing needs for an image of this height over width."""
+        """Return the inches that the drawing needs for an image of this height over width."""
 
     def draw(self, canvas: FigureBase, frame: Frame) -> None:
         """Draw the result."""
@@ -62,7 +64,7 @@ def observe(backbone: XCiTTrunk, images: Tensor, observers: Sequence[Observer]) 
 
 
 def draw(pictures: Sequence[Picture], image: np.ndarray, title: str = '') -> Figure:
-    """One figure of several pictures, one below the other.
+    """Draw pictures in one figure, one below the other.
 
     Args:
         pictures (Sequence[Picture]): Pictures that have observed the image.
@@ -70,16 +72,19 @@ def draw(pictures: Sequence[Picture], image: np.ndarray, title: str = '') -> Fig
         title (str): The heading.
     """
     frame = Frame(image)
-    figure, places = new_figure([picture.height(frame.aspect) for picture in pictures], title)
-    for picture, place in zip(pictures, places, strict=True):
+    heights = [picture.height(frame.aspect) for picture in pictures]
+    figure = Figure(figsize=(WIDTH, sum(heights) + (TITLE_HEIGHT if title else 0)))
+    figure.set_layout_engine('constrained', w_pad=0.06, h_pad=0.06)
+    if title:
+        figure.suptitle(title, fontsize='medium', color='0.4')
+    places = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    for picture, place in zip(pictures, places[:, 0], strict=True):
         picture.draw(place, frame)
     return figure
 
 
-def look(
-    picture: Picture, backbone: XCiTTrunk, image: np.ndarray, preprocess: Preprocess, figure: bool
-) -> Any:
-    """The result of one picture, with the figure if requested."""
+def run_picture(picture: Picture, image: np.ndarray, preprocess: Preprocess, figure: bool) -> Any:
+    """Return the result of one picture, with the figure if requested."""
     image = as_rgb(image)
-    observe(backbone, preprocess(image), [picture])
+    observe(picture.backbone, preprocess(image), [picture])
     return (picture.result(), draw([picture], image)) if figure else picture.result()

@@ -15,7 +15,7 @@ PICTURES = ('magnitude', 'class_attention', 'covariance', 'pyramid')
 def make_picture(
     name: str, subject: Subject, layers: Sequence[int] | None = None, per_head: bool = False
 ) -> Picture:
-    """A new picture, to observe one image; raises ValueError if it does not apply to the model.
+    """Make a picture, to observe one image; raise ValueError if it does not apply to the model.
 
     Args:
         name (str): One of :data:`PICTURES`.
@@ -36,7 +36,7 @@ def make_picture(
 
 
 def unavailable(subject: Subject) -> dict[str, str]:
-    """The pictures that do not apply to a model, and why."""
+    """Return the pictures that do not apply to a model, and why."""
     reasons = {}
     for name in PICTURES:
         try:

@@ -8,13 +8,12 @@ from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.fast.layout import tokens_to_map
-from ..models.fast.pyramid import rescale_over_strips
+from ..models.fast import rescale_over_strips, tokens_to_map
 from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
 from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
-from .observe import look
+from .observe import run_picture
 
 # The fraction of a level's variance that a coarser map must keep to be as informative.
 KEPT = 0.9
@@ -23,7 +22,7 @@ CHUNK = 65536
 CHANNELS = 16
 
 
-class Level(NamedTuple):
+class PyramidLevel(NamedTuple):
     """One level of the pyramid.
 
     Args:
@@ -41,13 +40,13 @@ class Level(NamedTuple):
     effective_stride: float
 
     def colors(self) -> np.ndarray:
-        """RGB in 0...1, (H, W, 3)."""
+        """Return RGB in 0...1, (H, W, 3)."""
         low, high = np.percentile(self.components, PERCENTILES, axis=(0, 1))
         middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-12)
         return np.clip(0.5 + 0.5 * (self.components - middle) / half, 0, 1)
 
     def describe(self) -> str:
-        """Where it comes from, how fine it is and how much of it the colors show."""
+        """Say where it comes from, how fine it is and how much of it the colors show."""
         height, width = self.components.shape[:2]
         heading = f'stride {self.stride}: {width} x {height}, from layer {self.layer}\n'
         if np.isnan(self.effective_stride):
@@ -64,7 +63,7 @@ def pyramid_features(
     preprocess: Preprocess = Normalize(),  # noqa: B008  it never changes
     figure: bool = False,
 ) -> Any:
-    """The levels as colors: their first three principal components as red, green and blue.
+    """Return the levels as colors: their first three principal components as RGB.
 
     Args:
         backbone (XCiT): A backbone for dense prediction.
@@ -73,9 +72,9 @@ def pyramid_features(
         figure (bool): Whether to return the figure as well. Defaults to False.
 
     Returns:
-        list[Level] or tuple[list[Level], Figure]: From the finest to the coarsest.
+        list[PyramidLevel] or tuple[list[PyramidLevel], Figure]: From the finest to the coarsest.
     """
-    return look(PyramidFeatures(backbone), backbone, image, preprocess, figure)
+    return run_picture(PyramidFeatures(backbone), image, preprocess, figure)
 
 
 def subtract_fixed_pattern(features: Tensor, period: int) -> None:
@@ -93,9 +92,9 @@ def subtract_fixed_pattern(features: Tensor, period: int) -> None:
 
 
 def principal_components(features: Tensor) -> tuple[Tensor, float]:
-    """The first three principal components of features (d, H, W): (3, H, W), and their share.
+    """Return the first three principal components of features (d, H, W), and their share.
 
-    Their signs make the largest weight of each positive.
+    They are (3, H, W); their signs make the largest weight of each positive.
     """
     flat = features.flatten(1).float()
     mean = flat.mean(1, keepdim=True)
@@ -112,7 +111,7 @@ def principal_components(features: Tensor) -> tuple[Tensor, float]:
 
 
 def effective_factor(features: Tensor) -> float:
-    """How much coarser a map could be and still be as informative, at least 1.
+    """Return how much coarser a map could be and still be as informative, at least 1.
 
     Averaging over squares of 1, 2, 4, ... positions keeps less and less of the variance of
     features (d, H, W). This is the side, interpolated, at which :data:`KEPT` of it is kept.
@@ -127,7 +126,7 @@ def effective_factor(features: Tensor) -> float:
 
 
 def kept_by_pooling(features: Tensor) -> np.ndarray:
-    """The variance, summed over positions and channels, left by pooling over 1, 2, 4, ..."""
+    """Return the variance, over positions and channels, that pooling over 1, 2, 4, ... leaves."""
     octaves = max(features.shape[1:]).bit_length() + 1
     kept = np.zeros(octaves)
     for part in features.split(CHANNELS):
@@ -135,15 +134,13 @@ def kept_by_pooling(features: Tensor) -> np.ndarray:
         counts = torch.ones_like(sums[:1])
         for octave in range(octaves):
             kept[octave] += (sums.square() / counts).sum().item()
-            sums, counts = _sums_of_four(sums), _sums_of_four(counts)
+            # Twice as large squares; those at the border are smaller.
+            sums, counts = (
+                F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=1) for x in (sums, counts)
+            )
     # Rounding errors of the mean are not variance.
     kept[kept < 1e-12 * features.square().sum().item()] = 0
     return kept
-
-
-def _sums_of_four(values: Tensor) -> Tensor:
-    padded = F.pad(values, (0, values.shape[2] % 2, 0, values.shape[1] % 2))
-    return 4 * F.avg_pool2d(padded, 2)
 
 
 class PyramidFeatures:
@@ -153,7 +150,7 @@ class PyramidFeatures:
         if not isinstance(backbone, XCiT):
             raise ValueError('a classifier has no pyramid; dense backbones have one')
         self.backbone = backbone
-        self.levels: list[Level] = []
+        self.levels: list[PyramidLevel] = []
 
     def observe(self, depth: int, tokens: Tensor, grid: tuple[int, int]) -> None:
         if depth - 1 not in self.backbone.out_indices:
@@ -169,9 +166,9 @@ class PyramidFeatures:
         components, explained = principal_components(features)
         effective = stride * effective_factor(features)
         colors = components.permute(1, 2, 0).cpu().numpy()
-        self.levels.append(Level(colors, explained, depth, stride, effective))
+        self.levels.append(PyramidLevel(colors, explained, depth, stride, effective))
 
-    def result(self) -> list[Level]:
+    def result(self) -> list[PyramidLevel]:
         return self.levels
 
     def height(self, aspect: float) -> float:
@@ -182,7 +179,6 @@ class PyramidFeatures:
         canvas.suptitle('Pyramid: three principal components as colors', fontsize='x-large')
         axes = canvas.subplots(1, len(self.levels) + 1)
         frame.show(axes[0])
-        axes[0].set_title(f'image, {frame.width} x {frame.height}', fontsize='medium')
         for panel, level in zip(axes[1:], self.levels, strict=True):
             frame.show_colors(panel, level.colors(), level.stride)
             panel.set_title(level.describe(), fontsize='medium')

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from xcit_mm_runtime.files import replacing
+from xcit_mm_runtime.files import check_new, replacing
 
 from ..tables import format_table
 from .formats import recognize, structure, unwrap
@@ -32,8 +32,7 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
     target = Path(target)
     if target.suffix != '.safetensors':
         raise ValueError(f'the output must end in .safetensors, not {target.name!r}')
-    if target.exists() and not overwrite:
-        raise FileExistsError(f'{target} already exists; --force overwrites it')
+    check_new(target, overwrite)
     content = read_weights(source)
     recognized = recognize(unwrap(content))
     if recognized is None:
@@ -67,13 +66,14 @@ def convert(source: str, target: str | os.PathLike, overwrite: bool = False) -> 
 
 
 def _origin(content: dict) -> str:
-    """How a checkpoint of our own was trained: the name of the model, or nothing."""
+    """Return the model as which a checkpoint of our own was trained, or an empty text."""
     described = content.get('meta', {}).get(DESCRIPTION)
     trained_as = described.get('trained_as') if isinstance(described, dict) else None
     return trained_as if isinstance(trained_as, str) else ''
 
 
 def _summary(tensors: dict, what: str) -> list[dict]:
+    """Return a row of the report for each part of the network."""
     groups: dict[str, list] = {}
     for name, tensor in tensors.items():
         groups.setdefault(name.split('.')[0], []).append(tensor)

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xcit_mm_runtime.text import join_some
+
 # Entries that may wrap a state dict, in search order.
 WRAPPERS = ('state_dict', 'model', 'teacher')
 # Prefixes that training tools add to the names of a backbone.
@@ -128,7 +130,7 @@ def recognize(state: Mapping[str, Any]) -> Recognized | None:
 
 
 def _find_prefix(names: Iterable[str]) -> str | None:
-    """The prefix of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
+    """Return the prefix of an XCiT's names: nothing, ``backbone.``, ``module.backbone.``, ..."""
     names = list(names)
     for prefix in ('', *PREFIXES):
         inside = [name[len(prefix) :] for name in names if name.startswith(prefix)]
@@ -159,7 +161,7 @@ def _join_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes of the network that weights in our names belong to, as far as they show."""
+    """Return the sizes of the network that weights in our names belong to, as far as known."""
     found: dict[str, int] = {}
     stem = {int(m[1]) for n in state if (m := re.match(r'patch_embed\.layers\.(\d)\.', n))}
     layers = {number for name in state if (number := layer_number(name)) is not None}
@@ -179,19 +181,19 @@ def structure(state: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def layer_number(name: str) -> int | None:
-    """The 3 of ``layers.3.norm1.weight``."""
+    """Return the 3 of ``layers.3.norm1.weight``."""
     match = re.match(r'layers\.(\d{1,4})\.', name)
     return int(match[1]) if match else None
 
 
 def level_name(name: str) -> str | None:
-    """The ``pyramid.levels.1`` of ``pyramid.levels.1.0.weight``: one of five strides."""
+    """Return the ``pyramid.levels.1`` of ``pyramid.levels.1.0.weight``: one of five strides."""
     match = re.match(r'pyramid\.levels\.[0-4](?=\.)', name)
     return match[0] if match else None
 
 
 def group_names(names: Iterable[str], limit: int = 8) -> str:
-    """Many names, shortened: ``layers.0-11.xca.qkv.weight (12)``."""
+    """Shorten a list of names: ``layers.0-11.xca.qkv.weight (12)``."""
     groups: dict[str, list[int]] = {}
     for name in names:
         match = re.search(r'(?<=\.)\d{1,4}(?=\.)', name)
@@ -204,5 +206,4 @@ def group_names(names: Iterable[str], limit: int = 8) -> str:
         else:
             span = f'{min(numbers)}-{max(numbers)}'
             lines.append(f'{pattern.replace(chr(0), span)} ({len(numbers)})')
-    more = f' and {len(lines) - limit} more kinds' if len(lines) > limit else ''
-    return ', '.join(lines[:limit]) + more
+    return join_some(lines, limit)

@@ -5,12 +5,13 @@ dict, whatever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``res
 inferencer of mmdet or mmseg. So files in the published formats load as they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mmengine.logging import print_log
+from torch import nn
 
 from ..errors import UserError
 from .formats import (
@@ -55,6 +56,19 @@ def strict_loading(strict: bool = True) -> Iterator[None]:
         _is_strict.reset(token)
 
 
+def register_load_hook(module: nn.Module, hook: Callable[..., None]) -> None:
+    """Register a hook that changes a state dict before a module loads it.
+
+    Args:
+        module (nn.Module): The module.
+        hook (callable): As for torch's ``register_load_state_dict_pre_hook``.
+    """
+    if hasattr(module, 'register_load_state_dict_pre_hook'):
+        module.register_load_state_dict_pre_hook(hook)
+    else:  # before torch 2.5
+        module._register_load_state_dict_pre_hook(hook, with_module=True)
+
+
 def translate_state_dict(
     module: 'XCiTTrunk', state_dict: dict[str, Any], prefix: str, *_: Any
 ) -> None:
@@ -89,7 +103,7 @@ def translate_state_dict(
             )
         return
     translated = recognized.state | recognized.others
-    unused = _take_what_fits(module, recognized)
+    unused = _drop_unused_parts(module, recognized)
     misfits = _find_misfits(module, recognized, expected)
     if misfits and _is_strict.get():
         raise WeightsError(
@@ -113,7 +127,7 @@ def translate_state_dict(
     )
 
 
-def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
+def allow_missing_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
     """Let classifiers' weights, which lack only a pyramid, load strictly; torch's post-hook.
 
     Args:
@@ -129,7 +143,7 @@ def excuse_pyramid(module: 'XCiTTrunk', incompatible: Any) -> None:
         missing[:] = [name for name in missing if name not in absent]
 
 
-def _take_what_fits(module: 'XCiTTrunk', recognized: Recognized) -> set[str]:
+def _drop_unused_parts(module: 'XCiTTrunk', recognized: Recognized) -> set[str]:
     """Remove the parts that this network lacks, such as a classifier's head; return their names."""
     unused = {name.split('.')[0] for name in recognized.others}
     parts = {name for name, _ in module.named_children()} | {'cls_token'}

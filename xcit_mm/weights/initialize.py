@@ -51,7 +51,7 @@ class PretrainedXCiT:
 
 
 def inflate(weight: Tensor, channels: int) -> Tensor:
-    """The weights of a first convolution for another number of channels.
+    """Return the weights of a first convolution for another number of channels.
 
     More channels take turns, and share the weights of the channel whose turn they take. Fewer
     channels each get an equal share of the sum of all. So images whose channels are equal give the

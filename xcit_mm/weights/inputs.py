@@ -38,7 +38,7 @@ def warn_about_inputs(channels: int) -> None:
 
 
 def other_inputs(cfg: Mapping[str, Any]) -> str | None:
-    """What a config feeds to the network, if it is certain that released weights expect another.
+    """Return what a config feeds to the network, if released weights surely expect another.
 
     Args:
         cfg (Mapping): A config. If images are read or normalized by unknown classes, or if they

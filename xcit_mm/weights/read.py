@@ -3,18 +3,19 @@
 import io
 import os
 import pickle
+import struct
+import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from ..errors import UserError
-from .scan import Excess, Scan, UnsafeName
+from .unpickler import ExcessError, SafeUnpickler, UnsafeNameError, check_key
 
 LEGACY_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
-# Far more than the names, shapes and histories of any checkpoint need.
-MAX_PICKLE_BYTES = 2**29
 
 
 class CheckpointError(UserError, RuntimeError):
@@ -29,11 +30,13 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
     """Read a torch or safetensors file.
 
     Nothing in it is run. Reading takes as much memory as the file has bytes, plus an amount that
-    :mod:`.scan` limits.
+    :mod:`.unpickler` limits.
 
     Args:
         path (str or PathLike): The file.
-        map_location: As for ``torch.load``. Defaults to ``cpu``.
+        map_location: The device of the tensors, ``cpu`` unless it is text or a ``torch.device``.
+            With ``meta``, only their shapes are read: all else that the file contains, in no time.
+            Defaults to ``cpu``.
 
     Returns:
         dict: The content of the file: a state dict, or a checkpoint that contains one.
@@ -48,15 +51,18 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f'there is no checkpoint {path}')
+    device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
     try:
-        content = _read(path, map_location)
+        content = _read(path, str(device))
     except CheckpointError:
         raise
-    except UnsafeName as error:
-        raise _unsafe(path, str(error)) from None
-    except pickle.UnpicklingError as error:
-        raise _unsafe(path, str(error).splitlines()[-1]) from None
-    except Excess as error:
+    except UnsafeNameError as error:
+        raise UnsafeCheckpointError(
+            f'{path} was refused: it contains Python objects other than tensors and plain values '
+            f'({error}), and reading those could run code. Nothing in it was run. If you trust its '
+            'origin, load it with the program that wrote it and save only its state dict.'
+        ) from None
+    except ExcessError as error:
         raise CheckpointError(f'{path} was not read: {error}') from None
     except safetensors.SafetensorError as error:
         raise CheckpointError(f'{path} is not a complete safetensors file: {error}') from None
@@ -73,58 +79,83 @@ def read_checkpoint(path: str | os.PathLike, map_location: Any = 'cpu') -> dict[
     return content
 
 
-def _read(path: Path, map_location: Any) -> Any:
+def _read(path: Path, device: str) -> Any:
     with path.open('rb') as file:
         head = file.read(len(LEGACY_START))
-    is_safetensors = head[8:9] == b'{'
-    if is_safetensors != (path.suffix == '.safetensors'):
-        raise CheckpointError(
-            f'{path} is {"a" if is_safetensors else "not a"} safetensors file, contrary to its '
-            'name. If that is intended, rename it.'
-        )
-    if is_safetensors:
-        from safetensors.torch import load_file
+        is_safetensors = head[8:9] == b'{'
+        if is_safetensors != (path.suffix == '.safetensors'):
+            raise CheckpointError(
+                f'{path} is {"a" if is_safetensors else "not a"} safetensors file, contrary to its '
+                'name. If that is intended, rename it.'
+            )
+        if is_safetensors:
+            from safetensors.torch import load_file
 
-        device = map_location if isinstance(map_location, (str, torch.device)) else 'cpu'
-        return load_file(path, device=str(device))
-    if head[:2] == b'PK':
-        _scan_zip(path)
-    elif head == LEGACY_START:
-        _scan_legacy(path)
-    else:
-        raise CheckpointError(f'{path} is neither a torch checkpoint nor a safetensors file')
-    return torch.load(path, map_location=map_location, weights_only=True)
+            return {name: tensor.to(device) for name, tensor in load_file(path).items()}
+        if head[:2] == b'PK':
+            read = _read_zip
+        elif head == LEGACY_START:
+            read = _read_legacy
+        else:
+            raise CheckpointError(f'{path} is neither a torch checkpoint nor a safetensors file')
+        content, tensors = read(file, path.stat().st_size, 'meta' if device == 'meta' else 'cpu')
+    for tensor in tensors if device not in ('cpu', 'meta') else ():
+        tensor.data = tensor.data.to(device)
+    return content
 
 
-def _scan_zip(path: Path) -> None:
-    """The format of torch.save since 1.6: an archive of a pickle and uncompressed storages."""
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        claimed = sum(entry.file_size for entry in entries)
-        if claimed > size:
-            raise Excess(f'it has {size} bytes but claims to unpack to {claimed}')
-        pickles = [entry for entry in entries if entry.filename.endswith('/data.pkl')]
-        if len(pickles) != 1 or len({entry.filename for entry in entries}) != len(entries):
+def _read_zip(file: BinaryIO, size: int, device: str) -> tuple[Any, list[Tensor]]:
+    """Read what torch.save writes since 1.6: an archive of a pickle and uncompressed storages."""
+    with zipfile.ZipFile(file) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        pickles = [name for name in entries if name.endswith('/data.pkl')]
+        if len(pickles) != 1 or len(entries) != len(archive.infolist()):
             raise ValueError('a zip archive, but torch.save did not write it')
-        if pickles[0].file_size > MAX_PICKLE_BYTES:
-            raise Excess(f'the description of its tensors takes {pickles[0].file_size} bytes')
-        content = archive.read(pickles[0])
-    Scan(size, len(content)).run(io.BytesIO(content))
+    claimed = sum(entry.file_size for entry in entries.values())
+    if claimed > size:
+        raise ExcessError(f'it has {size} bytes but claims to unpack to {claimed}')
+    folder = pickles[0].removesuffix('data.pkl')
+
+    def find(name: str) -> int:
+        """Go to the content of an entry; return its size."""
+        entry = entries[folder + name]
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise ValueError('it is compressed, so torch.save did not write it')
+        file.seek(entry.header_offset + 26)
+        name_length, extra_length = struct.unpack('<HH', file.read(4))
+        file.seek(name_length + extra_length, io.SEEK_CUR)
+        return entry.file_size
+
+    if f'{folder}byteorder' in entries and file.read(find('byteorder')) != sys.byteorder.encode():
+        raise ValueError('it was written on a machine with another order of bytes')
+    unpickler = SafeUnpickler(io.BytesIO(file.read(find('data.pkl'))), size, device)
+    content = unpickler.load()
+    for key, storage in unpickler.storages.items():
+        if find(f'data/{key}') < len(storage.data):
+            raise ValueError('a storage is smaller than its tensors')
+        _fill(storage.data, file)
+    return content, unpickler.tensors
 
 
-def _scan_legacy(path: Path) -> None:
-    """The format of torch.save before 1.6: five pickles, then the storages."""
-    size = path.stat().st_size
-    scan = Scan(size, min(size, MAX_PICKLE_BYTES))
-    with path.open('rb') as file:
-        for _ in range(5):
-            scan.run(file)
+def _read_legacy(file: BinaryIO, size: int, device: str) -> tuple[Any, list[Tensor]]:
+    """Read what torch.save wrote before 1.6: five pickles, then the storages."""
+    file.seek(0)
+    unpickler = SafeUnpickler(file, size, device)
+    _, _, _, content, keys = [unpickler.load() for _ in range(5)]
+    missing = dict(unpickler.storages)
+    for key in keys:
+        storage = missing.pop(check_key(key))
+        (numel,) = struct.unpack('<q', file.read(8))
+        if numel * storage.dtype.itemsize != len(storage.data):
+            raise ValueError('a storage is not as large as its tensors')
+        _fill(storage.data, file)
+    if missing:
+        raise ValueError('a storage is missing')
+    return content, unpickler.tensors
 
 
-def _unsafe(path: Path, name: str) -> UnsafeCheckpointError:
-    return UnsafeCheckpointError(
-        f'{path} was refused: it contains Python objects other than tensors and plain values '
-        f'({name}), and reading those could run code. Nothing in it was run. If you trust its '
-        'origin, load it with the program that wrote it and save only its state dict.'
-    )
+def _fill(data: Tensor, file: BinaryIO) -> None:
+    if data.is_meta:
+        file.seek(len(data), io.SEEK_CUR)
+    elif file.readinto(data.numpy()) != len(data):  # type: ignore[attr-defined]
+        raise ValueError('it ends too early')

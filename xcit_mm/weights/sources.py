@@ -3,27 +3,29 @@
 Importing the package adds ``xcit://``, ``timm://`` and safetensors files to what mmengine can read,
 so a config can use them wherever it names a checkpoint. Everything in this module reads strictly.
 How mmengine reads other files stays as it is, unless :mod:`.strict` is asked to change that.
+
+Files are downloaded here, because nothing else does all that is needed: torch.hub and mmengine
+start over after an interruption and mix up files of the same name from two places, and
+huggingface_hub downloads only from its own hub.
 """
 
 import functools
 import hashlib
 import json
-import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from mmengine.runner import CheckpointLoader
 
-from .harmless import make_harmless
-from .read import CheckpointError, read_checkpoint
+from xcit_mm_runtime.progress import progress_bar
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from .read import CheckpointError, read_checkpoint
+from .sanitize import sanitize_checkpoint
 
 CHUNK = 1 << 20
 TIMEOUT = 60
@@ -45,7 +47,7 @@ class DownloadError(CheckpointError):
 
 @functools.cache
 def published() -> dict[str, str]:
-    """The addresses of the authors' 70 files, by short name.
+    """Return the addresses of the authors' 70 files, by short name.
 
     ``s12/8/384_dist`` (ImageNet), ``dino/s12/8``, ``coco/s12/8``, ``ade20k/upernet/s12/8``.
     """
@@ -54,7 +56,7 @@ def published() -> dict[str, str]:
 
 
 def resolve_short_name(name: str) -> str:
-    """The address of ``xcit://NAME``.
+    """Return the address of ``xcit://NAME``.
 
     Args:
         name (str): A name of :func:`published`, with or without ``xcit://``. A size alone, such as
@@ -74,12 +76,12 @@ def resolve_short_name(name: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where downloaded files are kept: torch's own folder for checkpoints (``TORCH_HOME``)."""
+    """Return the folder of downloaded files: torch's own for checkpoints (``TORCH_HOME``)."""
     return Path(torch.hub.get_dir()) / 'checkpoints'
 
 
 def cached_path(url: str) -> Path:
-    """Where the file of an address is kept: by host, so that no file is mistaken for another."""
+    """Return where the file of an address is kept: by host, so that no file replaces another."""
     address = urllib.parse.urlparse(url)
     host = address.netloc.rpartition('@')[2]
     parts = [part for part in address.path.split('/') if part]
@@ -106,23 +108,26 @@ def download(url: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     # All processes of a run ask for the same file: the first downloads it, the others wait.
     with FileLock(f'{target}.lock'):
-        if not target.is_file():
-            part = Path(f'{target}.part')
-            try:
-                _fetch(url, part)
-            except (OSError, urllib.error.URLError) as error:
-                raise DownloadError(
-                    f'{url} could not be downloaded: {error}. Download it by other means and save '
-                    f'it as {target}, or give its path instead.'
-                ) from error
-            _check_hash(url, part, target.name)
-            os.replace(part, target)
-        else:
+        if target.is_file():
             _check_hash(url, target, target.name)
+            return target
+        part = Path(f'{target}.part')
+        try:
+            _fetch(url, part)
+        except OSError as error:
+            raise DownloadError(
+                f'{url} could not be downloaded: {error}. Download it by other means and save it '
+                f'as {target}, or give its path instead.'
+            ) from error
+        _check_hash(url, part, target.name)
+        part.replace(target)
     return target
 
 
 def _fetch(url: str, part: Path) -> None:
+    """Download a file, or the rest of it if a part is there."""
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
+
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={'Range': f'bytes={have}-'} if have else {})
     try:
@@ -138,7 +143,8 @@ def _fetch(url: str, part: Path) -> None:
         start = have if resumed else 0
         length = response.headers.get('Content-Length')
         total = start + int(length) if length else None
-        with part.open('ab' if resumed else 'wb') as file, _progress() as progress:
+        columns = ('{task.description}', BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with part.open('ab' if resumed else 'wb') as file, progress_bar(*columns) as progress:
             task = progress.add_task(part.stem, total=total, completed=start)
             while block := response.read(CHUNK):
                 file.write(block)
@@ -150,14 +156,8 @@ def _fetch(url: str, part: Path) -> None:
         )
 
 
-def _progress() -> 'Progress':
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn())
-    return Progress(*columns, TransferSpeedColumn())
-
-
 def _check_hash(url: str, path: Path, name: str) -> None:
+    """Delete a file and raise if its hash is not the one in its name."""
     match = HASH_IN_NAME.search(name)
     if match is None:
         return
@@ -174,22 +174,22 @@ def _check_hash(url: str, path: Path, name: str) -> None:
 
 
 def load_from_file(filename: str, map_location: Any = None) -> dict:
-    """A path, read strictly."""
-    return make_harmless(read_checkpoint(filename, map_location), filename)
+    """Read a path strictly."""
+    return sanitize_checkpoint(read_checkpoint(filename, map_location), filename)
 
 
 def load_from_web(filename: str, map_location: Any = None, **_: Any) -> dict:
-    """A web address: downloaded once, then read strictly."""
+    """Download a web address once, then read it strictly."""
     return load_from_file(str(download(filename)), map_location)
 
 
 def load_from_published(filename: str, map_location: Any = None) -> dict:
-    """``xcit://NAME``: one of the authors' files."""
+    """Read ``xcit://NAME``, one of the authors' files."""
     return load_from_web(resolve_short_name(filename), map_location)
 
 
 def load_from_timm(filename: str, map_location: Any = None) -> dict:
-    """``timm://NAME``: weights that timm publishes, as safetensors."""
+    """Read ``timm://NAME``, weights that timm publishes as safetensors."""
     name = filename.removeprefix('timm://')
     try:
         import timm

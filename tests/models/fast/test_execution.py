@@ -9,126 +9,86 @@ from mmengine.model.utils import revert_sync_batchnorm
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
-from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm.models.fast import chunks
-from xcit_mm.models.fast.execution import Differentiable, Inference, choose_execution
+from xcit_mm.models import XCiT
+from xcit_mm.models.fast import Execution, choose_execution, chunks
+from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA, ClassAttention
 from xcit_mm.models.pyramid import Pyramid
 
-from ..cases import TINY, randomize
+from ...tiny import TINY, backbone, classifier
 from ..rounding import relative_error
 
-ARCH = TINY['2 layers']
+IMAGES = torch.randn(2, 3, 64, 48, generator=torch.Generator().manual_seed(0))
 
 
-def backbone(**options):
-    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(4, 8), **options)
-    randomize(model)
-    return model
+def kind_of(model):
+    return type(choose_execution(model))
 
 
-def classifier(**options):
-    return XCiTClassifier(ARCH, num_classes=3, **options)
+def assert_close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('build', [backbone, classifier])
 def test_training_and_inference_are_fast(build):
     model = build(drop_path_rate=0.1).train()
-    assert isinstance(choose_execution(model), Differentiable)
+    assert kind_of(model) is Differentiable
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Differentiable)  # stochastic depth
-        assert isinstance(choose_execution(model.eval()), Inference)
+        assert kind_of(model) is Differentiable  # stochastic depth
+        assert kind_of(model.eval()) is Inference
         # DINO's teacher: it has the statistics of the batch, and nothing is dropped.
-        assert isinstance(choose_execution(build(drop_path_rate=0.0).train()), Inference)
-    assert isinstance(choose_execution(model), Differentiable)
+        assert kind_of(build(drop_path_rate=0.0).train()) is Inference
     model.fast = False
-    assert choose_execution(model) is model
+    assert kind_of(model) is Execution
 
 
-def hook_a_leaf(model):
-    model.layers[0].xca.qkv.register_forward_hook(lambda *_: None)
+class Mine(XCA):
+    pass
 
 
-def hook_before(model):
-    model.layers[1].register_forward_pre_hook(lambda *_: None)
+CHANGES = {
+    'hook of a leaf': lambda m: m.layers[0].xca.qkv.register_forward_hook(lambda *_: None),
+    'hook before': lambda m: m.layers[1].register_forward_pre_hook(lambda *_: None),
+    'backward hook': lambda m: m.pyramid.levels[0].register_full_backward_hook(lambda *_: None),
+    'parametrized': lambda m: parametrize.register_parametrization(
+        m.layers[0].ffn.fc1, 'weight', nn.Identity()
+    ),
+    'pruned': lambda m: prune.identity(m.layers[0].lpi.conv1, 'weight'),
+    'wrapped': lambda m: setattr(m.layers[0].ffn, 'fc2', nn.Sequential(m.layers[0].ffn.fc2)),
+    'with a bias': lambda m: setattr(
+        m.patch_embed.layers[0], 'conv', nn.Conv2d(3, 2, 3, stride=2, padding=1)
+    ),
+    'other padding': lambda m: setattr(m.layers[0].lpi.conv2, 'padding_mode', 'reflect'),
+    'without a bias': lambda m: setattr(m.layers[0].xca.proj, 'bias', None),
+    'a subclass': lambda m: setattr(m.layers[0], 'xca', Mine(16, 2)),
+    'own forward': lambda m: setattr(
+        m.layers[0].norm1, 'forward', copy.copy(m.layers[0].norm1.forward)
+    ),
+    'own method': lambda m: setattr(
+        m.layers[1].xca, 'attention_map', lambda q, k: XCA.attention_map(m.layers[1].xca, q, k)
+    ),
+    'own run_layer': lambda m: setattr(m, 'run_layer', lambda *args: XCiT.run_layer(m, *args)),
+}
 
 
-def hook_backward(model):
-    model.pyramid.levels[0].register_full_backward_hook(lambda *_: None)
-
-
-def parametrize_a_weight(model):
-    parametrize.register_parametrization(model.layers[0].ffn.fc1, 'weight', nn.Identity())
-
-
-def prune_a_weight(model):
-    prune.identity(model.layers[0].lpi.conv1, 'weight')
-
-
-def replace_a_layer(model):
-    class Wrapped(nn.Linear):
-        pass
-
-    model.layers[0].ffn.fc2 = Wrapped(64, 16)
-
-
-def replace_by_other_settings(model):
-    model.patch_embed.layers[0].conv = nn.Conv2d(3, 2, 3, stride=2, padding=1, bias=True)
-
-
-def replace_by_other_padding(model):
-    model.layers[0].lpi.conv2.padding_mode = 'reflect'
-
-
-def remove_a_bias(model):
-    model.layers[0].xca.proj.bias = None
-
-
-def replace_attention(model):
-    class Mine(XCA):
-        pass
-
-    model.layers[0].xca = Mine(16, 2)
-
-
-def patch_forward(model):
-    norm = model.layers[0].norm1
-    norm.forward = copy.copy(norm.forward)
-
-
-def patch_a_method(model):
-    xca = model.layers[1].xca
-    xca.attention_map = lambda queries, keys: XCA.attention_map(xca, queries, keys)
-
-
-def override_by_an_instance(model):
-    model.run_layer = lambda *arguments: XCiT.run_layer(model, *arguments)
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        hook_a_leaf,
-        hook_before,
-        hook_backward,
-        parametrize_a_weight,
-        prune_a_weight,
-        replace_a_layer,
-        replace_by_other_settings,
-        replace_by_other_padding,
-        remove_a_bias,
-        replace_attention,
-        patch_forward,
-        patch_a_method,
-        override_by_an_instance,
-    ],
-)
+@pytest.mark.parametrize('change', CHANGES.values(), ids=CHANGES)
 def test_a_changed_module_is_called(change):
-    model = backbone().eval()
+    model = backbone()
     change(model)
-    assert choose_execution(model) is model
+    assert kind_of(model) is Execution
     with torch.no_grad():
-        assert choose_execution(model) is model
+        assert kind_of(model) is Execution
+
+
+def test_a_changed_class_attention_is_called():
+    attention = classifier()
+    layer = attention.cls_layers[1]
+    layer.attn.attention_map = copy.copy(layer.attn.attention_map)
+    assert kind_of(attention) is Execution
+    norm = classifier()
+    norm.cls_layers[1].tokens_norm = not norm.cls_layers[1].tokens_norm
+    assert kind_of(norm) is Execution
 
 
 @pytest.mark.parametrize('grad', [True, False])
@@ -138,33 +98,20 @@ def test_what_a_subclass_overrides_is_called(name, grad):
 
     def override(self, *arguments):
         called.append(name)
-        return getattr(super(Mine, self), name)(*arguments)
+        return getattr(XCiT, name)(self, *arguments)
 
-    Mine = type('Mine', (XCiT,), {name: override})
-    model = Mine(ARCH, 16, out_indices=(0, 1), strides=(4, 8)).eval()
+    model = backbone(kind=type('Mine', (XCiT,), {name: override}))
     with torch.set_grad_enabled(grad):
-        model(torch.randn(1, 3, 64, 64))
+        model(IMAGES)
     assert called
 
 
 @pytest.mark.parametrize(
     'kind, name',
-    [
-        (XCA, 'forward'),
-        (XCA, 'project'),
-        (XCA, 'attention_map'),
-        (ClassAttention, 'project'),
-        (ClassAttention, 'attention_map'),
-        (Pyramid, 'forward'),
-        (nn.Linear, 'forward'),
-    ],
+    [(XCA, 'forward'), (XCA, 'attention_map'), (ClassAttention, 'project'), (Pyramid, 'forward')],
 )
 def test_a_class_that_is_patched_before_or_after_is_called(kind, name, monkeypatch):
-    def build():
-        if kind is ClassAttention:
-            return XCiTClassifier(ARCH, 16, num_classes=2).eval()
-        return backbone().eval()
-
+    build = classifier if kind is ClassAttention else backbone
     before, method, called = build(), getattr(kind, name), []
 
     def patched(self, *arguments):
@@ -175,28 +122,18 @@ def test_a_class_that_is_patched_before_or_after_is_called(kind, name, monkeypat
     for model in (before, build()):
         called.clear()
         with torch.no_grad():
-            model(torch.randn(1, 3, 64, 64))
+            model(IMAGES)
         assert len(called) >= sum(isinstance(module, kind) for module in model.modules())
-
-
-def test_stochastic_depth_alone_can_be_on():
-    """Monte-Carlo dropout sets these modules to training, and nothing else."""
-    model = backbone(drop_path_rate=0.5).eval()
-    images = torch.randn(1, 3, 64, 64)
-    for layer in model.layers:
-        layer.drop_path.train()
-    with torch.no_grad():
-        assert len({float(model(images)[0].double().sum()) for _ in range(20)}) > 1
 
 
 @pytest.mark.parametrize('out_channels', [1, 5])
 def test_a_level_of_another_width(out_channels, monkeypatch):
-    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(4, 8)).eval()
+    model = backbone()
     model.pyramid.levels[1][0] = nn.ConvTranspose2d(16, out_channels, 2, stride=2)
     monkeypatch.setitem(chunks.CHUNK_ELEMENTS, 'cpu', 1)
     images = torch.randn(1, 3, 320, 64)
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Inference)
+        assert kind_of(model) is Inference
         level = model(images)[1]
         model.fast = False
         assert relative_error(level, model(images)[1]) < 1e-5
@@ -204,96 +141,69 @@ def test_a_level_of_another_width(out_channels, monkeypatch):
 
 
 def test_a_level_is_replaced_by_its_position():
-    model = XCiT(ARCH, 16, out_indices=(0, 1), strides=(8, 16)).eval()
+    model = backbone(strides=(8, 16))
     model.pyramid.levels[0] = nn.Identity()
     with torch.no_grad():
-        levels = model(torch.randn(1, 3, 64, 64))
-    assert [tuple(level.shape[2:]) for level in levels] == [(4, 4), (4, 4)]
+        assert [tuple(level.shape[2:]) for level in model(IMAGES)] == [(4, 3), (4, 3)]
 
 
-@pytest.mark.parametrize('copied', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_stay_fast(copied):
-    model = copied(backbone().eval())
+@pytest.mark.parametrize(
+    'convert',
+    [
+        copy.deepcopy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        # DDP has SyncBatchNorm; mmengine's inferencers turn it into a class of their own.
+        nn.SyncBatchNorm.convert_sync_batchnorm,
+        lambda model: revert_sync_batchnorm(nn.SyncBatchNorm.convert_sync_batchnorm(model)),
+    ],
+)
+def test_copies_and_batch_norm_of_any_class_stay_fast(convert):
+    model = backbone()
     with torch.no_grad():
-        assert isinstance(choose_execution(model), Inference)
-
-
-@pytest.mark.parametrize('convert', [nn.SyncBatchNorm.convert_sync_batchnorm, copy.deepcopy])
-def test_batch_norm_in_any_class_stays_fast(convert):
-    """DDP has SyncBatchNorm; mmengine's inferencers turn it into a class of their own."""
-    model = revert_sync_batchnorm(convert(backbone(norm_cfg=dict(type='SyncBN')))).eval()
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        assert isinstance(choose_execution(model), Inference)
-        levels = model(images)
-        model.fast = False
-        for a, b in zip(levels, model(images), strict=True):
-            assert relative_error(a, b) < 1e-5
-
-
-def test_a_hook_that_was_removed_does_not_slow_the_network_down():
-    model = backbone().eval()
-    model.layers[0].register_forward_hook(lambda *_: None).remove()
-    assert choose_execution(model) is not model
+        expected = model(IMAGES)
+        model = convert(model)
+        assert kind_of(model) is Inference
+        assert_close(model(IMAGES), expected)
 
 
 def test_every_module_calls_its_hooks_and_results_are_the_same():
-    model = backbone(drop_path_rate=0.0).eval()
-    images = torch.randn(2, 3, 64, 48)
+    model = backbone()
     with torch.no_grad():
-        expected = model(images)
-    called = set()
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList):
-            module.register_forward_hook(lambda *_, name=name: called.add(name))
-    with torch.no_grad():
-        actual = model(images)
+        expected = model(IMAGES)
     names = {n for n, m in model.named_modules() if not isinstance(m, nn.ModuleList)}
-    assert called == names
-    for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_tensors_that_a_hook_keeps_are_never_overwritten():
-    model = backbone().eval()
-    kept = []
-    model.layers[0].register_forward_hook(lambda module, inputs, output: kept.append(output))
+    called, kept, handles = set(), [], []
+    for name in names:
+        module = model.get_submodule(name)
+        handles.append(module.register_forward_hook(lambda *_, name=name: called.add(name)))
+    handles.append(model.layers[0].register_forward_hook(lambda *call: kept.append(call[-1])))
     with torch.no_grad():
-        model(torch.randn(1, 3, 64, 64))
+        assert_close(model(IMAGES), expected)
         (first,) = kept
-        copy_of_first = first.clone()
-        model(torch.randn(1, 3, 64, 64))
-    assert torch.equal(first, copy_of_first) and len(kept) == 2
+        before = first.clone()
+        model(IMAGES + 1)
+    assert called == names
+    assert torch.equal(first, before)  # what a hook keeps is never overwritten
+    for handle in handles:
+        handle.remove()
+    assert kind_of(model) is not Execution
 
 
 def test_hooks_for_all_modules_see_all_modules():
-    model = backbone().eval()
-    seen = set()
+    model, seen = backbone(), set()
     handle = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.add(m))
     try:
         with torch.no_grad():
-            model(torch.randn(1, 3, 64, 64))
+            model(IMAGES)
     finally:
         handle.remove()
     assert {m for m in model.modules() if not isinstance(m, nn.ModuleList)} == seen
 
 
-def test_a_tracer_sees_the_plain_network():
-    model = backbone().eval()
-    images = torch.randn(2, 3, 64, 64)
-    expected = model(images)
-    traced = torch.jit.trace(model, images)
-    for a, b in zip(traced(images), expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
 @pytest.mark.parametrize('fast', [True, False])
 def test_a_graph_can_be_used_twice(fast, options):
-    model = backbone(fast=fast, **options).double().train()
-    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    torch.manual_seed(3)
-    levels = model(images)
+    model = backbone(fast=fast, drop_path_rate=0.3, **options).double().train()
+    levels = model(IMAGES.double())
     sum(level.square().mean() for level in levels).backward(retain_graph=True)
     once = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -301,8 +211,8 @@ def test_a_graph_can_be_used_twice(fast, options):
         level.square().mean().backward(retain_graph=True)
     for p, expected in zip(model.parameters(), once, strict=True):
         torch.testing.assert_close(p.grad, expected)
-    for buffer in (m.num_batches_tracked for m in model.modules() if hasattr(m, 'momentum')):
-        assert buffer == 1
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+        assert norm.num_batches_tracked == 1 and norm.momentum == 0.1
 
 
 @pytest.mark.parametrize(
@@ -317,3 +227,12 @@ def test_whole_backbone_agrees_at_real_sizes(arch, patch_size, size):
         for model.attention in ('token', 'covariance'):
             for a, b in zip(model(images), expected, strict=True):
                 assert relative_error(a, b) < 1e-5
+
+
+def test_stochastic_depth_alone_can_be_on():
+    """Monte-Carlo dropout sets these modules to training, and nothing else."""
+    model = backbone(dict(TINY['2 layers'], drop_path_rate=0.5))
+    for layer in model.layers:
+        layer.drop_path.train()
+    with torch.no_grad():
+        assert len({float(model(IMAGES)[0].double().sum()) for _ in range(20)}) > 1

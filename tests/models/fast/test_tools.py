@@ -11,24 +11,24 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrizations
 
-from xcit_mm.models import XCiT, XCiTClassifier
+from ... import tiny
 
-from ..cases import TINY, randomize
-
-LINEAR = ('qkv', 'proj', 'fc1', 'fc2')
-FORMS = ('token', 'covariance')
+FORMS = [dict(attention='token'), dict(attention='covariance')]
+RECOMPUTED = [dict(with_cp=True), dict(recompute_ffn=True)]
 
 
 def backbone(**options):
-    options = dict(out_indices=(0, 1), strides=(8, 32), norm_eval=True) | options
-    model = XCiT(TINY['2 layers'], 16, **options)
-    randomize(model)
-    return model.train()
+    return tiny.backbone(**dict(strides=(8, 32), norm_eval=True) | options).train()
 
 
 @pytest.fixture
 def images():
     return torch.randn(2, 3, 64, 48)
+
+
+def assert_close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def results(model, images):
@@ -40,16 +40,6 @@ def results(model, images):
     with torch.no_grad():
         inferred = model.eval()(images)
     return [*levels, *inferred, *(p.grad for p in model.parameters() if p.grad is not None)]
-
-
-def assert_plain(model, images):
-    """The modules themselves run, also where the fast execution would be allowed."""
-    assert model.fast
-    actual = results(model, images)
-    slow = copy.deepcopy(model)
-    slow.fast = False
-    for a, b in zip(actual, results(slow, images), strict=True):
-        assert torch.equal(a, b)
 
 
 # Tools that change modules
@@ -72,65 +62,45 @@ def add_lora(model):
     model.requires_grad_(False)
     for parent in [*model.modules()]:
         for name, child in parent.named_children():
-            if name in LINEAR:
+            if name in ('qkv', 'proj', 'fc1', 'fc2'):
                 setattr(parent, name, LoRA(child))
+    return model
 
 
-def add_peft_lora(model):
-    peft = pytest.importorskip('peft')
-    # Weights that change the output from the start.
-    config = peft.LoraConfig(target_modules=list(LINEAR), init_lora_weights=False)
-    peft.inject_adapter_in_model(config, model)
-
-
-@pytest.mark.parametrize('attention', FORMS)
-@pytest.mark.parametrize('add', [add_lora, add_peft_lora])
-def test_low_rank_adapters_work_and_learn(add, attention, images):
-    model = backbone(attention=attention)
-    before = model(images)
-    add(model)
-    assert_plain(model, images)
-    adapters = {n: p for n, p in model.named_parameters() if 'lora' in n}
-    assert len(adapters) == 2 * 4 * 2
-    assert {n for n, p in model.named_parameters() if p.grad is not None} == set(adapters)
-    for a, b in zip(model(images), before, strict=True):
-        assert not torch.allclose(a, b, rtol=1e-3)
-
-
-def test_parametrized_weights_are_used(images):
-    model = backbone()
-    before = model(images)
+def add_spectral_norm(model):
     for module in [*model.modules()]:
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             parametrizations.spectral_norm(module)
-    assert_plain(model.eval(), images)
-    for a, b in zip(model(images), before, strict=True):
-        assert not torch.allclose(a, b, rtol=1e-3)
+    return model.eval()
+
+
+def quantize(model):
+    return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
 
 
 @pytest.mark.filterwarnings('ignore')
-def test_dynamic_quantization(images):
-    model = backbone().eval()
-    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    assert type(quantized.layers[0].ffn.fc1) is not nn.Linear
-    assert_plain(quantized, images)
-    with torch.no_grad():
-        for a, b in zip(quantized(images), model(images), strict=True):
-            assert 0 < (a - b).norm() / b.norm() < 0.05
+@pytest.mark.parametrize('attention', FORMS)
+@pytest.mark.parametrize('change', [add_lora, add_spectral_norm, quantize])
+def test_changed_modules_run_and_learn(change, attention, images):
+    model = backbone(**attention)
+    before = model(images)
+    model = change(model)
+    assert model.fast
+    actual = results(model, images)
+    slow = copy.deepcopy(model)
+    slow.fast = False
+    assert all(map(torch.equal, actual, results(slow, images)))
+    assert not any(torch.equal(a, b) for a, b in zip(model(images), before, strict=True))
+    if change is add_lora:
+        learnt = {n for n, p in model.named_parameters() if p.grad is not None}
+        assert learnt == {n for n, _ in model.named_parameters() if 'lora' in n} and learnt
 
 
-@pytest.mark.parametrize('kind', [XCiT, XCiTClassifier])
-def test_mmcv_fuses_batch_norm_only_into_the_convolution_before_it(kind, images):
-    model = kind(
-        TINY['2 layers'], 16, **(dict(out_indices=(0, 1), strides=(4, 8)) if kind is XCiT else {})
-    )
-    randomize(model)
-    model.eval()
+@pytest.mark.parametrize('build', [tiny.backbone, tiny.classifier])
+def test_mmcv_fuses_batch_norm_only_into_the_convolution_before_it(build, images):
+    model = build()
     with torch.no_grad():
-        expected = model(images)
-        actual = fuse_conv_bn(copy.deepcopy(model))(images)
-    for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert_close(fuse_conv_bn(copy.deepcopy(model))(images), model(images))
 
 
 # Tools that look into modules
@@ -138,47 +108,22 @@ def test_mmcv_fuses_batch_norm_only_into_the_convolution_before_it(kind, images)
 
 @pytest.mark.parametrize('attention', FORMS)
 def test_backward_hooks_see_every_module(attention, images):
-    model = backbone(attention=attention)
-    seen: dict = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) and name:
-            module.register_full_backward_hook(
-                lambda _, inputs, outputs, name=name: seen.update({name: outputs[0].clone()})
-            )
+    model = backbone(**attention)
+    names = {n for n, m in model.named_modules() if n and not isinstance(m, nn.ModuleList)}
+    gradients: dict = {}
+    for name in names:
+        model.get_submodule(name).register_full_backward_hook(
+            lambda _, inputs, outputs, name=name: gradients.update({name: outputs[0].clone()})
+        )
     results(model, images)
-    actual = dict(seen)
+    actual = dict(gradients)
     model.fast = False
     results(model.train(), images)
-    names = {n for n, m in model.named_modules() if n and not isinstance(m, nn.ModuleList)}
     assert set(actual) == names
-    for name, gradient in seen.items():
-        assert torch.equal(actual[name], gradient), name
+    assert all(torch.equal(actual[name], gradients[name]) for name in names)
 
 
-def test_a_feature_extractor_gets_the_features_of_any_module(images):
-    model = backbone().eval()
-    names = ['patch_embed', 'layers.0.xca', 'layers.1.ffn.fc1', 'pyramid.levels.1', 'layers.1']
-    features = {}
-    handles = [
-        model.get_submodule(name).register_forward_hook(
-            lambda _, inputs, output, name=name: features.update({name: output})
-        )
-        for name in names
-    ]
-    with torch.no_grad():
-        levels = model(images)
-        assert set(features) == set(names)
-        assert torch.equal(features['pyramid.levels.1'], levels[0])
-        tokens, grid = features['patch_embed']
-        tokens = tokens + model.pos_embed(*grid)
-        for layer in model.layers:
-            tokens = layer(tokens, grid)
-        assert torch.equal(features['layers.1'], tokens)
-    for handle in handles:
-        handle.remove()
-
-
-def test_torchvisions_feature_extractor(images):
+def test_torchvisions_feature_extractor():
     extraction = pytest.importorskip('torchvision.models.feature_extraction')
     model = backbone().eval()
     names = ['layers.0.xca', 'layers.1.ffn.fc1', 'pyramid.levels.3']
@@ -188,7 +133,7 @@ def test_torchvisions_feature_extractor(images):
             images = torch.randn(2, 3, *size)
             features = extract(images)
             assert list(features) == names
-            torch.testing.assert_close(features[names[2]], model(images)[1], rtol=1e-4, atol=1e-5)
+            assert_close([features[names[2]]], [model(images)[1]])
 
 
 @pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(fast=False)])
@@ -204,49 +149,55 @@ def test_mmengine_counts_operations(grad, options):
     assert linear < result['flops'] < 3 * linear
 
 
-def test_fvcore_counts_operations(images):
-    fvcore = pytest.importorskip('fvcore.nn')
-    model = backbone().eval()
-    counts = [fvcore.FlopCountAnalysis(m, images).total() for m in (model, backbone(fast=False))]
-    assert counts[0] == counts[1] > 0
-
-
 # Tools that transform functions
 
 
-@pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
-def test_a_trace_with_gradients(options, images):
-    model = backbone(**options).eval()
-    traced = torch.jit.trace(model, images)
-    other = torch.randn_like(images)
-    for a, b in zip(traced(other), model(other), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-        assert a.requires_grad
-
-
+@pytest.mark.parametrize('options', [{}, *RECOMPUTED])
 @pytest.mark.parametrize('grad', [True, False])
-def test_a_graph_of_operators(grad, images):
-    model = backbone().eval()
+@pytest.mark.parametrize('capture', [torch.jit.trace, lambda model, images: make_fx(model)(images)])
+def test_a_captured_graph(capture, grad, options, images):
+    model = backbone(**options).eval()
     with torch.set_grad_enabled(grad):
-        graph = make_fx(model)(images)
-        for a, b in zip(graph(images), model(images), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        captured = capture(model, images)
+        other = torch.randn_like(images)
+        levels = captured(other)
+        assert_close(levels, model(other))
+    assert all(level.requires_grad == grad for level in levels)
+
+
+@pytest.mark.parametrize(
+    'capture',
+    [
+        torch.jit.trace,
+        lambda model, images: torch.fx.symbolic_trace(model),
+        lambda model, images: torch.export.export(
+            model, (images,), dynamic_shapes=({0: torch.export.Dim('batch')},)
+        ).module(),
+    ],
+    ids=['trace', 'fx', 'export'],
+)
+@pytest.mark.parametrize('num_classes', [0, 5])
+def test_a_captured_classifier_takes_any_batch(num_classes, capture, images):
+    model = tiny.classifier(num_classes=num_classes)
+    captured = capture(model, images)
+    for count in (2, 3, 5):
+        images = torch.randn(count, 3, 64, 48)
+        assert_close([captured(images)], [model(images)])
 
 
 @pytest.mark.parametrize('attention', FORMS)
 @pytest.mark.parametrize('grad', [True, False])
 def test_vmap(grad, attention):
-    model = backbone(attention=attention).eval()
+    model = backbone(**attention).eval()
     groups = torch.randn(3, 2, 3, 32, 32)
     with torch.set_grad_enabled(grad):
         levels = torch.func.vmap(model)(groups)
         for i, group in enumerate(groups):
-            for a, b in zip(levels, model(group), strict=True):
-                torch.testing.assert_close(a[i], b, rtol=1e-4, atol=1e-5)
+            assert_close([level[i] for level in levels], model(group))
 
 
 @pytest.mark.parametrize('training', [True, False])
-@pytest.mark.parametrize('options', [{}, dict(with_cp=True), dict(recompute_ffn=True)])
+@pytest.mark.parametrize('options', [{}, *RECOMPUTED])
 def test_gradients_per_sample(options, training):
     model = backbone(**options).double().train(training)
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
@@ -273,16 +224,12 @@ def test_forward_mode_differentiation(grad):
             dual = forward_ad.make_dual(images, direction)
             tangents = [forward_ad.unpack_dual(level).tangent for level in model(dual)]
         expected = torch.func.jvp(model, (images,), (direction,))[1]
-    for a, b in zip(tangents, expected, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(tuple(tangents), expected)
 
 
-@pytest.mark.parametrize(
-    'options',
-    [dict(attention=form) for form in FORMS] + [dict(with_cp=True), dict(recompute_ffn=True)],
-)
+@pytest.mark.parametrize('options', [*FORMS, *RECOMPUTED])
 def test_second_derivatives(options):
-    model = backbone(**options).double().train()
+    model = backbone(**options).double()
     images, direction = torch.randn(2, 1, 3, 32, 32, dtype=torch.float64)
 
     def products():
@@ -294,53 +241,20 @@ def test_second_derivatives(options):
 
     fast = products()
     model.fast = False
-    for a, b in zip(fast, products(), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(fast, products())
 
 
-@pytest.mark.parametrize('capture', ['trace', 'fx', 'export'])
-@pytest.mark.parametrize('num_classes', [0, 5])
-def test_a_captured_classifier_takes_any_batch(num_classes, capture, images):
-    model = XCiTClassifier(TINY['2 layers'], 16, num_classes=num_classes)
-    randomize(model)
-    model.eval()
-    if capture == 'trace':
-        captured = torch.jit.trace(model, images)
-    elif capture == 'fx':
-        captured = torch.fx.symbolic_trace(model)
-    else:
-        batch = {0: torch.export.Dim('batch')}
-        captured = torch.export.export(model, (images,), dynamic_shapes=(batch,)).module()
-    for count in (2, 3, 5):
-        images = torch.randn(count, 3, 64, 48)
-        torch.testing.assert_close(captured(images), model(images), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize('options', [*({'attention': form} for form in FORMS), dict(with_cp=True)])
+@pytest.mark.parametrize('options', [*FORMS, dict(with_cp=True)])
 @pytest.mark.parametrize('batch', [1, 2])
 def test_gradients_of_many_at_once(batch, options):
     model = backbone(**options).double()
     level = model(torch.randn(batch, 3, 64, 48, dtype=torch.float64))[0]
     parameters = [p for n, p in model.named_parameters() if n.startswith(('patch', 'layers.0'))]
     vectors = torch.randn(3, *level.shape, dtype=torch.float64)
-    settings = dict(retain_graph=True)
-    many = torch.autograd.grad(level, parameters, vectors, is_grads_batched=True, **settings)
+
+    def gradients(vector, **settings):
+        return torch.autograd.grad(level, parameters, vector, retain_graph=True, **settings)
+
+    many = gradients(vectors, is_grads_batched=True)
     for i, vector in enumerate(vectors):
-        for a, b in zip(
-            many, torch.autograd.grad(level, parameters, vector, **settings), strict=True
-        ):
-            torch.testing.assert_close(a[i], b)
-
-
-def test_gradients_in_batches():
-    model = backbone().double().eval()
-    images = torch.randn(1, 3, 32, 32, dtype=torch.float64)
-
-    def means(inputs):
-        return model(inputs)[1].mean((0, 2, 3))
-
-    jacobians = [
-        torch.autograd.functional.jacobian(means, images, vectorize=vectorize)
-        for vectorize in (True, False)
-    ]
-    torch.testing.assert_close(*jacobians)
+        torch.testing.assert_close(tuple(each[i] for each in many), gradients(vector))

@@ -32,7 +32,7 @@ def ms_deform_attn_backward(
     grad_attn_weight: Tensor,
     im2col_step: int,
 ) -> None:
-    """The gradients of :func:`ms_deform_attn_forward`, which are filled."""
+    """Fill the gradients of :func:`ms_deform_attn_forward`."""
     inputs = value, locations, weights = [
         x.detach().requires_grad_() for x in (value, sampling_locations, attention_weights)
     ]

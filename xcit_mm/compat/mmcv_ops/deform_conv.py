@@ -3,74 +3,35 @@
 mmcv passes tensors by position and settings by name.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from .precision import wide
+from .common import upcast_half
+
+# mmcv's names for the last arguments of torchvision's operators, in their order.
+PLAIN = ('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group', 'deformable_group')
+MODULATED = (
+    'stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w', 'group',
+    'deformable_group',
+)  # fmt: skip
 
 
-class Geometry(NamedTuple):
-    """The last arguments of torchvision's operators, in their order."""
-
-    stride_h: int
-    stride_w: int
-    pad_h: int
-    pad_w: int
-    dilation_h: int
-    dilation_w: int
-    group: int
-    deformable_group: int
-    modulated: bool
+def _geometry(names: tuple[str, ...], settings: dict[str, int]) -> tuple[int, ...]:
+    return (*(settings[name] for name in names), names is MODULATED)
 
 
-def _plain(
-    *,
-    kW: int,
-    kH: int,
-    dW: int,
-    dH: int,
-    padW: int,
-    padH: int,
-    dilationW: int,
-    dilationH: int,
-    group: int,
-    deformable_group: int,
-    im2col_step: int,
-) -> Geometry:
-    """The geometry of a convolution without modulation, from mmcv's settings for it."""
-    return Geometry(dH, dW, padH, padW, dilationH, dilationW, group, deformable_group, False)
+def _forward(geometry: tuple[int, ...], *tensors: Tensor) -> Tensor:
+    """Return the output for input, weight, offset, mask and bias."""
+    return torch.ops.torchvision.deform_conv2d(*map(upcast_half, tensors), *geometry)
 
 
-def _modulated(*, kernel_h: int, kernel_w: int, **geometry: int) -> Geometry:
-    """The geometry of a convolution with modulation, from mmcv's settings for it."""
-    return Geometry(**geometry, modulated=True)
-
-
-def _forward(
-    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, geometry: Geometry
-) -> Tensor:
-    tensors = (wide(x) for x in (input, weight, offset, mask, bias))
-    return torch.ops.torchvision.deform_conv2d(*tensors, *geometry)
-
-
-def _backward(
-    grad: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    bias: Tensor,
-    geometry: Geometry,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of input, weight, offset, mask and bias."""
-    tensors = (wide(x) for x in (grad, input, weight, offset, mask, bias))
-    return torch.ops.torchvision._deform_conv2d_backward(*tensors, *geometry)
+def _backward(geometry: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of all tensors but the first, which is that of the output."""
+    return torch.ops.torchvision._deform_conv2d_backward(*map(upcast_half, tensors), *geometry)
 
 
 def _unused(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A mask and a bias for convolutions without them."""
+    """Return a mask and a bias for convolutions without them."""
     return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
 
 
@@ -84,7 +45,8 @@ def deform_conv_forward(
     **settings: int,
 ) -> None:
     """Convolve without modulation; ``output`` is filled."""
-    output.copy_(_forward(input, weight, offset, *_unused(input, weight), _plain(**settings)))
+    geometry = _geometry(PLAIN, settings)
+    output.copy_(_forward(geometry, input, weight, offset, *_unused(input, weight)))
 
 
 def deform_conv_backward_input(
@@ -98,8 +60,8 @@ def deform_conv_backward_input(
     **settings: int,
 ) -> None:
     """Fill the gradients of input and offsets, and keep that of the weight in ``columns``."""
-    unused = _unused(input, weight)
-    grads = _backward(grad_output, input, weight, offset, *unused, _plain(**settings))
+    geometry, unused = _geometry(PLAIN, settings), _unused(input, weight)
+    grads = _backward(geometry, grad_output, input, weight, offset, *unused)
     grad_input.copy_(grads[0])
     grad_offset.copy_(grads[2])
     columns.resize_(weight.shape).copy_(grads[1])
@@ -123,9 +85,8 @@ def deform_conv_backward_parameters(
     """
     if not columns.numel():
         weight = torch.zeros_like(grad_weight)
-        unused = _unused(input, weight)
-        grads = _backward(grad_output, input, weight, offset, *unused, _plain(**settings))
-        columns = grads[1]
+        geometry, unused = _geometry(PLAIN, settings), _unused(input, weight)
+        columns = _backward(geometry, grad_output, input, weight, offset, *unused)[1]
     grad_weight.copy_(scale * columns)
 
 
@@ -144,7 +105,7 @@ def modulated_deform_conv_forward(
 ) -> None:
     """Convolve with modulation; ``output`` is filled."""
     bias = bias if with_bias else input.new_zeros(len(weight))
-    output.copy_(_forward(input, weight, offset, mask, bias, _modulated(**settings)))
+    output.copy_(_forward(_geometry(MODULATED, settings), input, weight, offset, mask, bias))
 
 
 def modulated_deform_conv_backward(
@@ -165,9 +126,10 @@ def modulated_deform_conv_backward(
     with_bias: bool,
     **settings: int,
 ) -> None:
-    """The gradients of :func:`modulated_deform_conv_forward`, which are filled."""
+    """Fill the gradients of :func:`modulated_deform_conv_forward`."""
     bias = bias if with_bias else input.new_zeros(len(weight))
-    grads = _backward(grad_output, input, weight, offset, mask, bias, _modulated(**settings))
+    geometry = _geometry(MODULATED, settings)
+    grads = _backward(geometry, grad_output, input, weight, offset, mask, bias)
     for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads, strict=False):
         target.copy_(grad)
     if with_bias:

@@ -1,4 +1,4 @@
-"""What stands in for ``mmcv._ext``: operators with the names and the arguments of mmcv's own.
+"""The replacement of ``mmcv._ext``: operators with the names and the arguments of mmcv's own.
 
 mmcv's Python calls them, and its ``autograd.Function`` classes connect forward and backward. Where
 an operator has a tensor for its result among its arguments, that is filled.
@@ -7,7 +7,7 @@ an operator has a tensor for its result among its arguments, that is filled.
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ...errors import UserError
+from .common import missing_operator
 from .deform_attn import ms_deform_attn_backward, ms_deform_attn_forward
 from .deform_conv import (
     deform_conv_backward_input,
@@ -40,27 +40,22 @@ __all__ = [
 
 
 def get_compiler_version() -> str:
-    """What mmcv reports as its compiler."""
+    """Return what mmcv reports as its compiler."""
     return 'none: operators from torchvision'
 
 
 def get_compiling_cuda_version() -> str:
-    """What mmcv reports as its CUDA version, in the words of an mmcv compiled without CUDA."""
+    """Return what mmcv reports as its CUDA version, as if compiled without CUDA."""
     return 'not available'
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """Every other operator: mmcv finds it at import, and a call says why there is none."""
+    """Return any other operator: mmcv finds it at import, and a call says why there is none."""
     if name.startswith('_'):
         raise AttributeError(name)
 
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
-        raise UserError(
-            f"mmcv's operator {name} is missing: this mmcv came without compiled operators "
-            '(mmcv-lite), and XCiT-MM replaces only the common ones. For this one, uninstall '
-            'mmcv-lite and get a compiled mmcv 2.1.0: "make setup OPS=compiled" in a clone, or '
-            '"mim install mmcv==2.1.0" where a wheel for this torch exists.'
-        )
+        raise missing_operator(name)
 
     missing.__name__ = name
     return missing

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .precision import wide
+from .common import upcast_half
 
 # What mmcv calls the ways to lower a score.
 NAIVE, LINEAR, GAUSSIAN = range(3)
@@ -21,14 +21,14 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     Returns:
         Tensor: The indices of the kept boxes, best first.
     """
-    boxes = _with_offset(wide(boxes), offset)
+    boxes = _with_offset(upcast_half(boxes), offset)
     # mmcv compares in float32. In torchvision's float64, 0.3 is less than an IoU of 3 / 10.
     threshold = torch.tensor(iou_threshold, dtype=torch.float32).item()
-    return torch.ops.torchvision.nms(boxes, wide(scores), threshold)
+    return torch.ops.torchvision.nms(boxes, upcast_half(scores), threshold)
 
 
 def _with_offset(boxes: Tensor, offset: int) -> Tensor:
-    """Boxes that are x2 - x1 wide."""
+    """Return boxes that are x2 - x1 wide."""
     return boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes
 
 
@@ -48,7 +48,7 @@ def softnms(
         boxes (Tensor): (N, 4), as x1, y1, x2, y2.
         scores (Tensor): (N,).
         dets (Tensor): (N, 5). Its first rows are set to the remaining boxes and their new scores.
-        iou_threshold (float): From which overlap on a score is lowered, unless Gaussian.
+        iou_threshold (float): IoU threshold for decay; ignored by the Gaussian method.
         sigma (float): The width of the Gaussian.
         min_score (float): Boxes whose score falls below it are dropped.
         method (int): 0 is naive, 1 is linear, 2 is Gaussian.
@@ -87,7 +87,7 @@ def _decay(overlap: Tensor, iou_threshold: float, sigma: float, method: int) -> 
 
 
 def _drop(values: Tensor, keep: Tensor) -> Tensor:
-    """The kept values, in mmcv's order: each gap is filled from the end.
+    """Return the kept values, in mmcv's order: each gap is filled from the end.
 
     The order decides between equal scores.
     """

@@ -154,11 +154,11 @@ def _read(source: AnnotatedFolder, image: AnnotatedImage) -> list[Problem]:
 
 def _usable(image: AnnotatedImage, names: list[str], report: CheckReport) -> list[dict[str, Any]]:
     """Return COCO's entries of the objects that training can use, cut off at the borders."""
-    entry = coco.image_entry(0, image.path, image.size[::-1])
+    size = {'width': image.size[0], 'height': image.size[1]}
     usable: dict[tuple, dict[str, Any]] = {}
     for one in image.objects:
         clipped = _entry(_clip(one, image.size))
-        faults = [*check_object(_entry(one), entry), *check_object(clipped, entry)]
+        faults = [*check_object(_entry(one), size), *check_object(clipped, size)]
         errors = [fault for fault in faults if fault[0] != 'box reaches outside']
         key = one.name, one.box, one.polygon
         if one.name not in names:
@@ -216,8 +216,10 @@ def _to_coco(
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for image, objects in entries.items():
+        width, height = image.size
         name = Path(os.path.relpath(image.path, folder)).as_posix()
-        images.append(coco.image_entry(len(images) + 1, name, image.size[::-1]))
+        entry = {'id': len(images) + 1, 'file_name': name, 'height': height, 'width': width}
+        images.append(entry)
         for one in objects:
             ids = {'id': len(annotations) + 1, 'image_id': len(images)}
             annotations.append({**ids, **one})

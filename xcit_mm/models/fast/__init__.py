@@ -1,7 +1,56 @@
-"""Runs the layers fast: the covariance form, chunks, strips, recomputation and layouts."""
+"""Runs the layers fast: the covariance form, chunks, strips, recomputation and layouts.
 
-from .execution import Execution, anatomy, choose_execution
+Other packages use what is here and import none of the modules below.
+"""
+
+from .chunks import token_chunks
+from .covariance import (
+    StatisticsSum,
+    attention_from_statistics,
+    linear_map,
+    query_key_norms,
+    shift_origin,
+    statistics,
+)
+from .execution import Execution, choose_execution, fingerprint, is_changed
+from .feed_forward import feed_forward_residual
+from .layout import map_to_tokens, tokens_to_map
+from .lpi import HALO
+from .operators import BatchNorm, assume, is_batch_norm
+from .pyramid import rescale_over_strips
 from .recompute import recomputed
-from .xca import FORMS
+from .residual import add_branch, path_scale
+from .rows import run_rows
+from .stem import StemRows, add_positions, has_fixed_statistics
+from .xca import FORMS, covariance_xca
 
-__all__ = ['FORMS', 'Execution', 'anatomy', 'choose_execution', 'recomputed']
+__all__ = [
+    'FORMS',
+    'HALO',
+    'BatchNorm',
+    'Execution',
+    'StatisticsSum',
+    'StemRows',
+    'add_branch',
+    'add_positions',
+    'assume',
+    'attention_from_statistics',
+    'choose_execution',
+    'covariance_xca',
+    'feed_forward_residual',
+    'fingerprint',
+    'has_fixed_statistics',
+    'is_batch_norm',
+    'is_changed',
+    'linear_map',
+    'map_to_tokens',
+    'path_scale',
+    'query_key_norms',
+    'recomputed',
+    'rescale_over_strips',
+    'run_rows',
+    'shift_origin',
+    'statistics',
+    'token_chunks',
+    'tokens_to_map',
+]

@@ -16,8 +16,8 @@ MIN_TOKENS = 64
 MIN_ROWS = 8
 
 
-def chunks(tokens: Tensor, width: int) -> list[slice]:
-    """Slices of the first dimension of tokens.
+def token_chunks(tokens: Tensor, width: int) -> list[slice]:
+    """Cut the first dimension of tokens into slices.
 
     Args:
         tokens (Tensor): (N, d).
@@ -28,7 +28,7 @@ def chunks(tokens: Tensor, width: int) -> list[slice]:
 
 
 def batch_chunks(tokens: Tensor) -> list[tuple[slice, slice]]:
-    """Slices of the first two dimensions of tokens: samples, and tokens of these samples.
+    """Cut the first two dimensions of tokens: samples, and tokens of these samples.
 
     On a CPU one sample after another, elsewhere all samples together.
 
@@ -40,12 +40,12 @@ def batch_chunks(tokens: Tensor) -> list[tuple[slice, slice]]:
     return [
         (slice(first, first + together), chunk)
         for first in range(0, batch, together)
-        for chunk in chunks(tokens[first], together * dims)
+        for chunk in token_chunks(tokens[first], together * dims)
     ]
 
 
 def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, int]]:
-    """First and last row, exclusive, of each strip of a map.
+    """Return the first and the last row, exclusive, of each strip of a map.
 
     Args:
         num_rows (int): Rows of the map.
@@ -58,7 +58,7 @@ def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, i
 
 
 def _piece_length(total: int, width: int, device: torch.device, minimum: int) -> int:
-    """The length of all pieces but the last.
+    """Return the length of all pieces but the last.
 
     Pieces are as equal as one length allows, so that the last one is rarely a thin product.
     """
@@ -69,7 +69,7 @@ def _piece_length(total: int, width: int, device: torch.device, minimum: int) ->
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left @ right``, one product or a batch, summed in the precision of the total."""
+    """Add ``left @ right``, one product or a batch, in the precision of the total."""
     if left.dtype == total.dtype:
         total.addmm_(left, right) if total.ndim == 2 else total.baddbmm_(left, right)
     else:

@@ -23,7 +23,7 @@ from ..layers import ClassAttention, ClassAttentionLayer
 def gather_class_token(
     layers: Sequence[ClassAttentionLayer], class_token: Tensor, patches: Tensor
 ) -> Tensor:
-    """The class token (B, d) after the class-attention layers.
+    """Return the class token (B, d) after the class-attention layers.
 
     Args:
         layers (Sequence[ClassAttentionLayer]): The layers, at least one.
@@ -50,7 +50,7 @@ def _run_layer(
 
 
 def _attend(attention: ClassAttention, class_token: Tensor, patches: Tensor) -> Tensor:
-    """What :class:`ClassAttention` returns, from the class token and the patch tokens."""
+    """Run :class:`ClassAttention` on the class token and the patch tokens."""
     num_heads, num_patches = attention.num_heads, patches.shape[1]
     to_queries, to_keys, to_values = attention.qkv.weight.chunk(3)
     query_bias, _, value_bias = _thirds(attention.qkv.bias)
@@ -69,5 +69,5 @@ def _attend(attention: ClassAttention, class_token: Tensor, patches: Tensor) -> 
 
 
 def _thirds(bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The biases of queries, keys and values."""
+    """Return the biases of queries, keys and values."""
     return (None,) * 3 if bias is None else bias.chunk(3)

@@ -16,10 +16,11 @@ hardly differ give small sums, not differences of large ones.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import XCA
+from .chunks import batch_chunks
 from .precision import (
     at_least_float32,
     autocast_dtype,
@@ -33,32 +34,104 @@ from .precision import (
 EPS = 1e-12
 
 
-def shift_origin(xca: XCA, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Make the first token the origin.
+def shift_origin(xca: XCA, tokens: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Make a token the origin.
 
     Args:
         xca (XCA): The attention.
         tokens (Tensor): Normalized tokens (B, N, d).
+        origin (Tensor, optional): That token of each sample, (B, 1, d), without gradient. Defaults
+            to None, the first.
 
     Returns:
         tuple[Tensor, Tensor]: The shifted tokens, and the biases (B, 3 d) that go with them.
     """
-    origin = tokens[:, :1].detach()
+    origin = tokens[:, :1].detach() if origin is None else origin
     with without_autocast(tokens):
         dtype = xca.qkv.weight.dtype
         return tokens - origin, F.linear(origin[:, 0].to(dtype), xca.qkv.weight, xca.qkv.bias)
 
 
 def statistics(tokens: Tensor) -> Tensor:
-    """``S = X̄ᵀ X̄`` of tokens X (B, N, d) with a column of ones appended: (B, d + 1, d + 1)."""
+    """Return ``S = X̄ᵀ X̄`` (B, d + 1, d + 1) of tokens X (B, N, d) and a column of ones."""
     dtype = product_dtype(tokens)
     with without_autocast(tokens):
         first_moment = at_least_float32(tokens).sum(1)
-        return assemble(SecondMoment.apply(tokens.to(dtype)), first_moment, tokens.shape[1])
+        tokens = tokens.to(dtype)
+        is_trained = torch.is_grad_enabled() and tokens.requires_grad
+        second = SecondMoment.apply(tokens) if is_trained else second_moment(tokens)
+        return assemble(second, first_moment, tokens.shape[1])
+
+
+class StatisticsSum:
+    """``S`` of LN(x) with the first token as origin, summed over pieces of x, for inference.
+
+    The normalized tokens are never stored.
+
+    Args:
+        xca (XCA): The attention.
+        norm (nn.LayerNorm): The preceding LayerNorm.
+        dtype (torch.dtype, optional): Of the sums. Defaults to None: that of the products, at
+            least float32.
+    """
+
+    origin: Tensor
+    second: Tensor
+    first: Tensor
+
+    def __init__(self, xca: XCA, norm: nn.LayerNorm, dtype: torch.dtype | None = None) -> None:
+        self.xca = xca
+        self.norm = norm
+        self.dtype = dtype
+        self.count = 0
+
+    def add(self, x: Tensor) -> 'StatisticsSum':
+        """Add tokens x (B, n, d), the first of which serves as the origin, and return this sum."""
+        dtype = product_dtype(x)
+        with without_autocast(x):
+            sum_dtype = torch.promote_types(dtype, torch.float32)
+            if self.count == 0:
+                batch, _, dims = x.shape
+                self.origin = self.norm(x[:, :1])
+                self.second = x.new_zeros(batch, dims, dims, dtype=self.dtype or sum_dtype)
+                self.first = x.new_zeros(batch, dims, dtype=self.dtype or sum_dtype)
+            for samples, chunk in batch_chunks(x):
+                normed = self.norm(x[samples, chunk]).sub_(self.origin[samples])
+                self.first[samples].add_(normed.sum(1, dtype=sum_dtype))
+                add_second_moment(self.second[samples], normed.to(dtype))
+        self.count += x.shape[1]
+        return self
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return ``S`` (B, d + 1, d + 1) and the biases (B, 3 d) that go with the origin."""
+        with without_autocast(self.origin):
+            S = assemble(self.second, self.first, self.count)
+            return S, self.xca.qkv(self.origin[:, 0].to(self.xca.qkv.weight.dtype))
+
+    def linear_map(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the :func:`linear_map` (B, d, d), (B, d) of tokens with their own origin."""
+        attention = attention_from_statistics(self.xca, *self.result())
+        weight, bias = linear_map(self.xca, attention, self.xca.qkv.bias, gamma)
+        return weight.to(gamma.dtype), bias.to(gamma.dtype)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what :meth:`load` needs to continue."""
+        count = torch.tensor(self.count)
+        return dict(origin=self.origin, second=self.second, first=self.first, count=count)
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue with what :meth:`state` returned."""
+        device = self.norm.weight.device
+        self.origin, self.second, self.first = (
+            state[name].to(device) for name in ('origin', 'second', 'first')
+        )
+        self.count = int(state['count'])
 
 
 def product_dtype(tokens: Tensor) -> torch.dtype:
-    """The type of the factors of ``XᵀX``. The sum is at least float32: N terms overflow float16.
+    """Return the type of the factors of ``XᵀX``.
+
+    The sum is at least float32: N terms overflow float16.
 
     They are in half precision if autocast or the tokens themselves ask for it, and the device can
     sum such products in float32.
@@ -70,18 +143,18 @@ def product_dtype(tokens: Tensor) -> torch.dtype:
 
 
 def second_moment(tokens: Tensor) -> Tensor:
-    """``XᵀX`` (B, d, d) of tokens (B, N, d) of the type :func:`product_dtype`."""
+    """Return ``XᵀX`` (B, d, d) of tokens (B, N, d) of the type :func:`product_dtype`."""
     if is_half(tokens.dtype):
         return torch.bmm(tokens.mT, tokens, out_dtype=torch.float32)
     return tokens.mT @ tokens
 
 
 def add_second_moment(total: Tensor, tokens: Tensor) -> None:
-    """``total += XᵀX``; see :func:`second_moment`."""
-    if is_half(tokens.dtype):
-        total += second_moment(tokens)
-    else:
+    """Add ``XᵀX`` to a total; see :func:`second_moment`."""
+    if tokens.dtype == total.dtype:
         total.baddbmm_(tokens.mT, tokens)
+    else:
+        total += second_moment(tokens)
 
 
 class SecondMoment(torch.autograd.Function):
@@ -104,7 +177,7 @@ class SecondMoment(torch.autograd.Function):
 
 
 def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
-    """``S`` from ``XᵀX`` (B, d, d), the sum of the tokens (B, d) and their number."""
+    """Return ``S`` from ``XᵀX`` (B, d, d), the sum of the tokens (B, d) and their number."""
     column = first_moment[..., None]
     corner = column.new_full((column.shape[0], 1, 1), count)
     upper = torch.cat([second_moment, column], dim=2)
@@ -112,7 +185,7 @@ def assemble(second_moment: Tensor, first_moment: Tensor, count: int) -> Tensor:
 
 
 def attention_from_statistics(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
-    """The attention map A (B, h, d/h, d/h) from the statistics of the tokens.
+    """Return the attention map A (B, h, d/h, d/h) from the statistics of the tokens.
 
     Args:
         xca (XCA): The attention.
@@ -131,13 +204,13 @@ def attention_from_statistics(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
 
 
 def query_key_norms(xca: XCA, S: Tensor, qkv_bias: Tensor) -> Tensor:
-    """``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d); see :func:`attention_from_statistics`."""
+    """Return ``|q_i|`` and ``|k_j|`` over the tokens, (B, 2 d), from their statistics."""
     to_qk = _with_bias(xca.qkv.weight.to(S.dtype), qkv_bias)[:, : 2 * xca.embed_dims]
     return (to_qk @ S * to_qk).sum(-1).clamp_min(EPS**2).sqrt()
 
 
 def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Tensor:
-    """Softmax of the cosines between queries and keys, times the temperature.
+    """Return the softmax of the cosines between queries and keys, times the temperature.
 
     Args:
         products (Tensor): ``Qᵀ K`` (B, h, d/h, d/h).
@@ -152,7 +225,7 @@ def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Te
 def linear_map(
     xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Values, attention, projection and LayerScale as one linear map of the tokens.
+    """Return values, attention, projection and LayerScale as one linear map of the tokens.
 
     Args:
         xca (XCA): The attention.
@@ -176,7 +249,7 @@ def linear_map(
 
 
 def attend_then_project(attention: Tensor, proj_weight: Tensor) -> Tensor:
-    """``Wp · blockdiag(A)``: (B, d, d)."""
+    """Return ``Wp · blockdiag(A)``: (B, d, d)."""
     per_head = proj_weight.unflatten(1, (attention.shape[1], -1)).transpose(0, 1)
     return (per_head @ attention).transpose(1, 2).flatten(2)
 

@@ -7,7 +7,7 @@ themselves run.
 """
 
 import inspect
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,36 +40,50 @@ if TYPE_CHECKING:
     from ..trunk import XCiTTrunk
 
 
-class Execution(Protocol):
-    """One way to run the parts of the network."""
+class Execution:
+    """Runs the parts of the network as they are written.
+
+    The fast executions compute the same in their own way.
+
+    Args:
+        trunk (XCiTTrunk): The network.
+    """
+
+    def __init__(self, trunk: Any) -> None:
+        self.trunk = trunk
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Images (B, C, H, W) to tokens (B, N, d) with their positions, and their grid."""
+        """Turn images (B, C, H, W) into tokens (B, N, d) with positions, and return their grid."""
+        return self.trunk.embed(images)
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Run tokens through a layer. In inference, the result overwrites ``x``."""
+        """Run tokens through a layer. In inference, the result may overwrite ``x``."""
+        return self.trunk.run_layer(index, x, grid)
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Keep the tokens for a level of the pyramid, as a map."""
+        return self.trunk.keep(level, x, grid)
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        """The output of the backbone, from what was kept."""
+        """Return the output of the backbone, from what was kept."""
+        return self.trunk.finish(kept)
 
     def class_token(self, tokens: Tensor) -> Tensor:
-        """The class token (B, d) of a classifier, from the tokens (B, N, d) after all layers."""
+        """Return a classifier's class token (B, d), from the tokens (B, N, d) after all layers."""
+        return self.trunk.class_token(tokens)
 
 
 def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
-    """The execution for one forward pass, from the state of the network and of torch.
+    """Choose the execution for one forward pass, from the state of the network and of torch.
 
     Args:
-        trunk (XCiTTrunk): The network, which is its own plain execution.
+        trunk (XCiTTrunk): The network.
         *inputs: What it is called with, by which a tracer of ``torch.fx`` is known.
     """
     if not (trunk.fast and has_all_parts()):
-        return cast(Execution, trunk)
-    if is_traced(*inputs) or has_global_hooks() or _is_changed(trunk):
-        return cast(Execution, trunk)
+        return Execution(trunk)
+    if is_traced(*inputs) or has_global_hooks() or is_changed(trunk):
+        return Execution(trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
     paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
     if torch.is_grad_enabled() or any(path.training and path.drop_prob > 0 for path in paths):
@@ -77,18 +91,18 @@ def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
     return Inference(trunk)
 
 
-def _is_changed(trunk: 'XCiTTrunk') -> bool:
-    """Whether the network is not as this package made it."""
+def is_changed(trunk: 'XCiTTrunk') -> bool:
+    """Return whether the network is not as this package built it."""
     if any(getattr(kind, name) is not method for (kind, name), method in _METHODS.items()):
         return True  # patched in the class, for all modules
     parts = (getattr(trunk, name, None) for name in _PARTS)
     if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
         return True  # a subclass has its own
-    return anatomy(trunk) != trunk.as_built
+    return fingerprint(trunk) != trunk.as_built
 
 
-def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
-    """What the fast executions rely on: the modules that they replace, one entry per module.
+def fingerprint(trunk: 'XCiTTrunk') -> list[tuple]:
+    """Describe the modules that the fast executions replace, one entry per module.
 
     It changes as soon as a module is hooked, wrapped, parametrized, or replaced by one of another
     class or with other settings.
@@ -125,38 +139,43 @@ _METHODS = {
     for kind in (
         *(ConvPatchEmbed, ConvNorm, SinusoidalPositionEncoding, XCiTLayer, XCA, LPI, FeedForward),
         *(ClassAttention, ClassAttentionLayer, Pyramid),
-        *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.ConvTranspose2d),
     )
     for name, method in vars(kind).items()
     if inspect.isfunction(method) and not name.startswith('__')
 }
 
 
-class Differentiable:
-    """For autograd: keeps few activations, and gradients in the layout of the side they enter."""
+class _Fast(Execution):
+    """Shares what is the same with and without autograd."""
 
-    def __init__(self, trunk: Any) -> None:
-        self.trunk = trunk
-        self.recompute_ffn = trunk.recompute_ffn or trunk.with_cp
+    def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(kept)
+
+    def class_token(self, tokens: Tensor) -> Tensor:
+        class_token = self.trunk.cls_token.expand(len(tokens), -1, -1)
+        return gather_class_token(list(self.trunk.cls_layers), class_token, tokens)
+
+
+class Differentiable(_Fast):
+    """For autograd: keeps few activations, and gradients in the layout of the side they enter."""
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         x, grid = embed_for_training(self.trunk.patch_embed, images)
         return add_positions(x, self.trunk.pos_embed, grid), grid
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        layer = cast(XCiTLayer, self.trunk.layers[index])
-        if self.trunk.with_cp:
+        trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
+        if trunk.with_cp:
             if index % RELEASE_INTERVAL == 0:
                 x = release(x)
             x = recomputed(layer, self._mix, layer, x, grid, random=True)
         else:
             x = self._mix(layer, x, grid)
-        return feed_forward_residual(
-            x, layer.ffn, layer.norm2, layer.gamma2, path_scale(layer, x), self.recompute_ffn
-        )
+        scale, recompute = path_scale(layer, x), trunk.recompute_ffn or trunk.with_cp
+        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
 
     def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """The two branches in which tokens interact."""
+        """Add the two branches in which tokens interact."""
         form = choose_form(self.trunk.attention, layer.xca, x)
         branch = scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
         x = add_branch(x, branch, path_scale(layer, x))
@@ -169,23 +188,9 @@ class Differentiable:
             feature = self.trunk.pyramid.levels[level](feature)
         return feature.contiguous()
 
-    def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(kept)
 
-    def class_token(self, tokens: Tensor) -> Tensor:
-        return _gather(self.trunk, tokens)
-
-
-def _gather(trunk: Any, tokens: Tensor) -> Tensor:
-    class_token = trunk.cls_token.expand(len(tokens), -1, -1)
-    return gather_class_token(list(trunk.cls_layers), class_token, tokens)
-
-
-class Inference:
+class Inference(_Fast):
     """Without autograd: in place, over pieces that fit the cache."""
-
-    def __init__(self, trunk: Any) -> None:
-        self.trunk = trunk
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         x, grid = embed_over_strips(self.trunk.patch_embed, images)
@@ -208,9 +213,3 @@ class Inference:
         if rescaled is feature:
             return feature.clone(memory_format=torch.contiguous_format)
         return rescaled.contiguous()
-
-    def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(kept)
-
-    def class_token(self, tokens: Tensor) -> Tensor:
-        return _gather(self.trunk, tokens)

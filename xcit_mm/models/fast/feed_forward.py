@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import FeedForward
-from .chunks import add_product, chunks
+from .chunks import add_product, token_chunks
 from .operators import gelu_backward, is_batched, layer_norm_backward, layer_norm_statistics
 from .precision import autocast_dtype, without_autocast
 
@@ -24,7 +24,7 @@ def feed_forward_residual(
     scale: Tensor | None = None,
     recompute: bool = False,
 ) -> Tensor:
-    """``x + scale · γ · FFN(LN(x))``, for training.
+    """Return ``x + scale · γ · FFN(LN(x))``, for training.
 
     Args:
         x (Tensor): Tokens (B, N, d).
@@ -59,7 +59,7 @@ def feed_forward_residual(
 
 
 def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Tensor) -> None:
-    """``x += γ · FFN(LN(x))`` in place, for inference; see :func:`feed_forward_residual`."""
+    """Add ``γ · FFN(LN(x))`` to x in place, for inference; see :func:`feed_forward_residual`."""
     dtype = autocast_dtype(x) or x.dtype
     with without_autocast(x):
         tokens = x.view(-1, x.shape[2])  # a view, never a copy: it is written to
@@ -69,7 +69,7 @@ def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Ten
         fold = len(tokens) > len(weight1)
         if fold:
             weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
-        for chunk in chunks(tokens, len(weight1)):
+        for chunk in token_chunks(tokens, len(weight1)):
             piece = tokens[chunk]
             hidden = F.gelu(F.linear(norm(piece).to(dtype), weight1, bias1))
             if fold:
@@ -104,7 +104,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
         hidden = None
         if any(ctx.needs_input_grad) and not recompute:  # a frozen layer has no backward
             hidden = x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
-        for chunk in chunks(x, len(weight1)):
+        for chunk in token_chunks(x, len(weight1)):
             normed = F.layer_norm(x[chunk], norm_weight.shape, norm_weight, norm_bias, eps)
             kept = None if hidden is None else hidden[chunk]
             piece = torch.addmm(bias1, normed.to(weight1.dtype), weight1.t(), out=kept)
@@ -120,9 +120,8 @@ class _ChunkedFeedForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or is_batched(
-            grad
-        ):  # by create_graph=True, is_grads_batched=True
+        # By create_graph=True, or by is_grads_batched=True.
+        if torch.is_grad_enabled() or is_batched(grad):
             return _plain_backward(ctx, grad)
         x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden = ctx.saved_tensors
         dtype = weight1.dtype
@@ -130,7 +129,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
         grad_norm_weight, grad_norm_bias = _zeros(norm_weight), _zeros(norm_bias)
         grad_weight1, grad_bias1 = _zeros(weight1), _zeros(bias1)
         grad_weight2, grad_bias2 = _zeros(weight2), _zeros(bias2)
-        for chunk in chunks(x, len(weight1)):
+        for chunk in token_chunks(x, len(weight1)):
             normed, mean, rstd = layer_norm_statistics(x[chunk], norm_weight, norm_bias, ctx.eps)
             normed = normed.to(dtype)
             piece = torch.addmm(bias1, normed, weight1.t()) if hidden is None else hidden[chunk]
@@ -163,7 +162,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
 
 
 def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """What backward returns, from operators that autograd can differentiate and batch.
+    """Return the gradients of backward, by operators that autograd can differentiate and batch.
 
     torch's ``once_differentiable`` is not enough: ``autograd.grad`` does not raise its error, but
     returns a second derivative that lacks this branch.
@@ -182,5 +181,5 @@ def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Zeros for a sum over chunks: at least in float32, whatever the type of the products."""
+    """Return zeros for a sum over chunks: at least float32, whatever the type of the products."""
     return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

@@ -15,9 +15,12 @@ from .layout import map_to_tokens, tokens_to_map
 from .recompute import recomputed
 from .stem import has_fixed_statistics
 
+# Rows of neighbors that a layer needs on either side: one for each of its 3x3 convolutions.
+HALO = 2
+
 
 def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -> Tensor:
-    """``γ · LPI(x)`` with LayerScale folded into the second convolution.
+    """Return ``γ · LPI(x)`` with LayerScale folded into the second convolution.
 
     Args:
         tokens (Tensor): Normalized tokens (B, N, d).
@@ -35,7 +38,7 @@ def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -
 
 
 def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[int, int]) -> None:
-    """``x += γ · LPI(LN(x))`` in place, for inference, over strips of rows.
+    """Add ``γ · LPI(LN(x))`` to x in place, for inference, over strips of rows.
 
     The two convolutions of a strip reach two rows beyond it on either side. The rows above have
     been overwritten by then, so copies of them are kept.
@@ -56,9 +59,9 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
     weight, bias = _scaled(lpi, gamma)
     above = rows[:, :0]
     for start, stop in pieces:
-        piece = torch.cat([above, rows[:, start : stop + 2]], dim=1)
+        piece = torch.cat([above, rows[:, start : stop + HALO]], dim=1)
         first = start - above.shape[1]
-        above = piece[:, max(stop - 2 - first, 0) : stop - first].clone()
+        above = piece[:, max(stop - HALO - first, 0) : stop - first].clone()
         y = lpi.conv1(norm(piece).permute(0, 3, 1, 2))
         # A row at a cut lacks a neighbor: it is wrong, and not needed.
         begin, end = max(start - 1, 0), min(stop + 1, height)
@@ -69,6 +72,6 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
 
 
 def _scaled(lpi: LPI, gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the second convolution, times LayerScale."""
+    """Return weight and bias of the second convolution, times LayerScale."""
     bias = cast(Tensor, lpi.conv2.bias)
     return gamma[:, None, None, None] * lpi.conv2.weight, gamma * bias

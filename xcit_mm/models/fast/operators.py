@@ -1,16 +1,16 @@
 """The parts of torch without a public name that the fast executions use: all are looked up here.
 
-Each has its reason and its public alternative. ``python -m dev.private_operators`` measures what
-the alternatives cost. If this version of torch lacks one of them, :func:`has_all_parts` says so,
-and the plain modules run.
+Each has its reason and its public alternative. If this version of torch lacks one of them,
+:func:`has_all_parts` says so, and the plain modules run.
 """
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from mmengine.utils import digit_version
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import Proxy
@@ -19,22 +19,38 @@ from torch.fx import Proxy
 MISSING: list[str] = []
 
 
-def _find(path: str) -> Any:
-    """Return what a dotted path names, or None, noted in :data:`MISSING`, if there is no such."""
+def _find(path: str, before_2_6: Callable | None = None) -> Any:
+    """Return what a dotted path names, or None, noted in :data:`MISSING`, if there is no such.
+
+    Args:
+        path (str): Such as ``torch.ops.aten.gelu_backward``.
+        before_2_6 (callable, optional): What to use instead on an old torch. Defaults to None.
+    """
     try:
         return functools.reduce(getattr, path.split('.')[1:], torch)
     except AttributeError:
+        if before_2_6 is not None and digit_version(torch.__version__) < digit_version('2.6'):
+            return before_2_6
         MISSING.append(path)
         return None
+
+
+def _is_in_any_mode() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def _has_batched_key(tensor: Tensor) -> bool:
+    return ', Batched' in str(torch._C._dispatch_keys(tensor))
 
 
 _gelu_backward = _find('torch.ops.aten.gelu_backward')
 _layer_norm = _find('torch.native_layer_norm')
 _layer_norm_backward = _find('torch.ops.aten.native_layer_norm_backward')
 _peek_interpreter_stack = _find('torch._C._functorch.peek_interpreter_stack')
-_is_legacy_batchedtensor = _find('torch._C._functorch.is_legacy_batchedtensor')
-_proxy_key = _find('torch._C._TorchDispatchModeKey.PROXY')
-_get_dispatch_mode = _find('torch._C._get_dispatch_mode') if _proxy_key is not None else None
+_is_legacy_batchedtensor = _find('torch._C._functorch.is_legacy_batchedtensor', _has_batched_key)
+_is_compiling = _find('torch.compiler.is_compiling', getattr(torch._utils, 'is_compiling', None))
+_proxy_key = _find('torch._C._TorchDispatchModeKey.PROXY', _is_in_any_mode)
+_get_dispatch_mode = _find('torch._C._get_dispatch_mode', _is_in_any_mode)
 _find('torch.autograd.forward_ad._current_level')  # a number that changes: read where it is used
 _GLOBAL_HOOKS = [
     _find(f'torch.nn.modules.module._global_{kind}_hooks')
@@ -68,21 +84,21 @@ def _warn(message: str) -> None:
 
 
 def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of GELU at x. The public alternative is a graph and ``torch.autograd.grad``."""
+    """Return the gradient of GELU at x; the public way is a graph and ``torch.autograd.grad``."""
     return _gelu_backward(grad, x)
 
 
 def layer_norm_statistics(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm with the mean and the inverse deviation that its backward needs."""
+    """Return LayerNorm with the mean and the inverse deviation that its backward needs."""
     return _layer_norm(x, list(weight.shape), weight, bias, eps)
 
 
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of LayerNorm with respect to x, weight and bias."""
+    """Return the gradients of LayerNorm with respect to x, weight and bias."""
     return _layer_norm_backward(
         grad, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True]
     )
@@ -99,22 +115,29 @@ def is_traced(*inputs: Any) -> bool:
         *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
-        torch.compiler.is_compiling()
+        (_is_compiling and _is_compiling())
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or any(isinstance(value, Proxy) for value in inputs)
         or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)
-        or (_get_dispatch_mode and _get_dispatch_mode(_proxy_key) is not None)
+        or _is_proxy_traced()
         or getattr(forward_ad, '_current_level', -1) >= 0
     )
 
 
+def _is_proxy_traced() -> bool:
+    """Return whether ``make_fx`` records; on an old torch, whether any dispatch mode is on."""
+    if _is_in_any_mode in (_proxy_key, _get_dispatch_mode):
+        return _is_in_any_mode()
+    return _get_dispatch_mode is not None and _get_dispatch_mode(_proxy_key) is not None
+
+
 def is_batched(grad: Tensor) -> bool:
-    """Whether a gradient stands for many, as in ``torch.autograd.grad(is_grads_batched=True)``."""
+    """Return whether a gradient stands for many, as with ``is_grads_batched=True``."""
     return _is_legacy_batchedtensor(grad)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether a module computes BatchNorm as torch does, in one process or many.
+    """Return whether a module computes BatchNorm as torch does, in one process or many.
 
     Other subclasses of :class:`BatchNorm` compute something else.
     """
@@ -131,13 +154,13 @@ def assume(condition: bool) -> None:
 
 
 def tree(module: nn.Module) -> list[nn.Module]:
-    """A module and all its descendants; the public ``modules`` takes four times as long."""
+    """List a module and all its descendants; ``modules`` takes four times as long."""
     children = [child for child in module._modules.values() if child is not None]
     return [module, *(part for child in children for part in tree(child))]
 
 
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
-    """What makes a module behave as it does: class, hooks, types of parameters, settings.
+    """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
     torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
     that are None. This is called for every module in every forward pass, so it must be quick.
@@ -162,5 +185,5 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
 
 
 def has_global_hooks() -> bool:
-    """Whether hooks for all modules are registered, as profilers do; torch has no public test."""
+    """Return whether hooks for all modules exist, as profilers add; torch has no public test."""
     return any(_GLOBAL_HOOKS)

@@ -7,7 +7,7 @@ from .precision import autocast_dtype
 
 
 def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
-    """A level of the pyramid from a map (B, d, H, W), for inference.
+    """Rescale a map (B, d, H, W) to a level of the pyramid, for inference.
 
     The windows of its transposed convolutions do not overlap, so strips of rows are independent.
     They save the convolution a second copy of the network's largest output.

@@ -16,7 +16,7 @@ from .operators import BatchNorm, is_traced
 def recomputed(
     module: nn.Module, function: Callable[..., Tensor], *args: Any, random: bool = False
 ) -> Tensor:
-    """``function(*args)``, recomputed in backward as far as backward needs it.
+    """Return ``function(*args)``, recomputed in backward as far as backward needs it.
 
     Compilers and tracers get the function as it is: they decide on their own what to recompute.
 

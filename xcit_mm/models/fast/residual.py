@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def path_scale(layer: Any, x: Tensor) -> Tensor | None:
-    """What stochastic depth multiplies a branch by, one factor per sample (B, 1, 1).
+    """Draw the factors of stochastic depth, one per sample (B, 1, 1); None if it is off.
 
     Args:
         layer (nn.Module): A layer with a ``drop_path``.
@@ -18,5 +18,5 @@ def path_scale(layer: Any, x: Tensor) -> Tensor | None:
 
 
 def add_branch(x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
-    """``x + scale · branch``, where no scale is 1."""
+    """Return ``x + scale · branch``, where no scale is 1."""
     return x + (branch if scale is None else branch * scale)

@@ -1,5 +1,7 @@
 """Runs cross-covariance attention, in its token form or its covariance form."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -7,11 +9,9 @@ from torch.nn import functional as F
 from ..layers import XCA
 from .chunks import add_product, batch_chunks
 from .covariance import (
-    add_second_moment,
-    assemble,
+    StatisticsSum,
     attention_from_statistics,
     linear_map,
-    product_dtype,
     scaled_softmax,
     shift_origin,
     statistics,
@@ -34,7 +34,7 @@ LAUNCH_COST = 1e9
 
 
 def choose_form(form: str, xca: XCA, x: Tensor) -> str:
-    """``token`` or ``covariance``; for ``auto`` the one that is cheaper for these tokens.
+    """Return ``token`` or ``covariance``; for ``auto`` the one that is cheaper for these tokens.
 
     That is the one with fewer multiply-adds. For N tokens of width d and h heads they are
 
@@ -63,7 +63,7 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
 
 
 def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
-    """``γ · XCA(x)`` with LayerScale folded into the projection.
+    """Return ``γ · XCA(x)`` with LayerScale folded into the projection.
 
     Args:
         tokens (Tensor): Normalized tokens (B, N, d).
@@ -74,14 +74,37 @@ def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
     if form == 'token':
         weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
         return F.linear(_attend(tokens, xca), weight, bias)
-    tokens, qkv_bias = shift_origin(xca, tokens)
-    attention = attention_from_statistics(xca, statistics(tokens), qkv_bias)
+    return covariance_xca(tokens, xca, gamma)
+
+
+def covariance_xca(
+    tokens: Tensor,
+    xca: XCA,
+    gamma: Tensor,
+    origin: Tensor | None = None,
+    sum_over_parts: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Return ``γ · XCA(x)`` in covariance form.
+
+    Args:
+        tokens (Tensor): Normalized tokens (B, N, d), all or a part of them.
+        xca (XCA): The attention.
+        gamma (Tensor): LayerScale (d).
+        origin (Tensor, optional): See :func:`shift_origin`; the same for all parts. Defaults to
+            None.
+        sum_over_parts (callable, optional): Adds up the statistics of all parts. Defaults to None:
+            there are no others.
+    """
+    tokens, qkv_bias = shift_origin(xca, tokens, origin)
+    S = statistics(tokens)
+    S = S if sum_over_parts is None else sum_over_parts(S)
+    attention = attention_from_statistics(xca, S, qkv_bias)
     weight, bias = linear_map(xca, attention, qkv_bias, gamma)
     return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
 
 
 def _attend(tokens: Tensor, xca: XCA) -> Tensor:
-    """The attended values (B, N, d) of tokens (B, N, d).
+    """Return the attended values (B, N, d) of tokens (B, N, d).
 
     Instead of queries and keys, their products are scaled: these are fewer numbers. They are at
     least float32, except in half precision on a GPU. There, half-precision products are many times
@@ -102,7 +125,7 @@ def _attend(tokens: Tensor, xca: XCA) -> Tensor:
 
 
 def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -> None:
-    """``x += γ · XCA(LN(x))`` in place, for inference.
+    """Add ``γ · XCA(LN(x))`` to x in place, for inference.
 
     The covariance form computes the normalized tokens twice, chunk by chunk, and never stores them.
 
@@ -116,40 +139,23 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
     if form == 'token':
         x.addcmul_(xca.proj(_attend(norm(x), xca)), gamma)
         return
+    weight, bias = StatisticsSum(xca, norm).add(x).linear_map(gamma)
+    add_linear_map(x, norm, weight, bias)
+
+
+def add_linear_map(x: Tensor, norm: nn.LayerNorm, weight: Tensor, bias: Tensor) -> None:
+    """Add ``LN(x) Wᵀ + b`` to x in place, chunk by chunk.
+
+    Args:
+        x (Tensor): Tokens (B, N, d).
+        norm (nn.LayerNorm): The LayerNorm.
+        weight (Tensor): (B, d, d).
+        bias (Tensor): (B, d).
+    """
     dtype = autocast_dtype(x) or x.dtype
-    S, qkv_bias = chunked_statistics(x, xca, norm)
     with without_autocast(x):
-        attention = attention_from_statistics(xca, S, qkv_bias)
-        weight, bias = linear_map(xca, attention, xca.qkv.bias, gamma)
         weight, bias = weight.mT.to(dtype), bias[:, None].to(x.dtype)
         for samples, chunk in batch_chunks(x):
             tokens = x[samples, chunk]
             add_product(tokens, norm(tokens).to(dtype), weight[samples])
             tokens += bias[samples]
-
-
-def chunked_statistics(x: Tensor, xca: XCA, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """``S`` of LN(x) with the first token as origin, and the biases that go with it.
-
-    For inference. The normalized tokens are never stored.
-
-    Args:
-        x (Tensor): Tokens (B, N, d).
-        xca (XCA): The attention.
-        norm (nn.LayerNorm): The preceding LayerNorm.
-
-    Returns:
-        tuple[Tensor, Tensor]: (B, d + 1, d + 1) and (B, 3 d).
-    """
-    dtype = product_dtype(x)
-    with without_autocast(x):
-        sum_dtype = torch.promote_types(dtype, torch.float32)
-        second = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=sum_dtype)
-        first = x.new_zeros(len(x), x.shape[2], dtype=sum_dtype)
-        origin = norm(x[:, :1])
-        for samples, chunk in batch_chunks(x):
-            normed = norm(x[samples, chunk]).sub_(origin[samples])
-            first[samples].add_(normed.sum(1, dtype=sum_dtype))
-            add_second_moment(second[samples], normed.to(dtype))
-        S = assemble(second, first, x.shape[1])
-        return S, xca.qkv(origin[:, 0].to(xca.qkv.weight.dtype))

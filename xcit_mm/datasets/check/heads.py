@@ -57,6 +57,7 @@ def class_heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
             own
             and ('head' in own[-1] or (own == ['backbone'] and isinstance(module, XCiTClassifier)))
             and isinstance(getattr(module, 'num_classes', None), int)
+            and module.num_classes > 0  # backbones without a classifier have 0 or -1
             # Such a head adds up numbers of things and stuff.
             and not hasattr(module, 'num_things_classes')
             and not getattr(module, 'class_agnostic', False)

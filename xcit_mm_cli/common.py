@@ -24,7 +24,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from xcit_mm.compat import init_gloo, revert_sync_bn
+from xcit_mm.compat import init_gloo, revert_fused, revert_sync_bn
 from xcit_mm.configs import nested_dicts
 from xcit_mm.datasets.present import PUBLIC
 from xcit_mm.datasets.problems import CheckReport
@@ -259,6 +259,7 @@ def prepare_run(cfg: Config, args: argparse.Namespace) -> None:
     except ValueError as error:
         raise UserError(str(error)) from None
     revert_sync_bn(cfg)
+    revert_fused(cfg)
 
 
 def build_runner(cfg: Config, path: str) -> Runner:

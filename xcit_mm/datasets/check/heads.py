@@ -12,6 +12,7 @@ from torch import nn
 from xcit_mm_runtime.text import join_some
 
 from ...errors import UserError
+from ...models import XCiTClassifier
 
 # Heads whose classes are not the dataset's: regions are objects or not, semantic branches have
 # classes of their own, and re-identification has one class per person.
@@ -54,8 +55,9 @@ def class_heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
         own = [part for part in parts if not part.isdecimal()]
         if (
             own
-            and ('head' in own[-1] or own == ['backbone'])  # that of a classifier
+            and ('head' in own[-1] or (own == ['backbone'] and isinstance(module, XCiTClassifier)))
             and isinstance(getattr(module, 'num_classes', None), int)
+            and module.num_classes > 0  # backbones without a classifier have 0 or -1
             # Such a head adds up numbers of things and stuff.
             and not hasattr(module, 'num_things_classes')
             and not getattr(module, 'class_agnostic', False)

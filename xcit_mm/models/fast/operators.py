@@ -128,7 +128,8 @@ def _is_proxy_traced() -> bool:
     """Return whether ``make_fx`` records; on an old torch, whether any dispatch mode is on."""
     if _is_in_any_mode in (_proxy_key, _get_dispatch_mode):
         return _is_in_any_mode()
-    return _get_dispatch_mode is not None and _get_dispatch_mode(_proxy_key) is not None
+    has_parts = _proxy_key is not None and _get_dispatch_mode is not None
+    return has_parts and _get_dispatch_mode(_proxy_key) is not None
 
 
 def is_batched(grad: Tensor) -> bool:

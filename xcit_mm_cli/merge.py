@@ -42,7 +42,7 @@ def report(job: InferenceJob, out_dir: Path, skipped: Iterable[tuple[str, str]],
 def main(args: argparse.Namespace) -> int:
     out_dir = Path(args.out_dir)
     records = Records(out_dir)
-    job, missing, skipped = records.job, records.missing, int(records.is_skipped.sum())
+    job, missing, skipped = records.job, records.count_left(), len(records.skipped)
     if missing and not args.allow_missing:
         raise UserError(
             f'{missing} of {job.inputs} inputs are missing. Start the infer command again, with '
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
             'is there.'
         )
     merge(records, out_dir)
-    report(job, out_dir, records.skipped(), job.inputs - missing - skipped)
+    report(job, out_dir, records.list_skipped(), job.inputs - missing - skipped)
     if not missing and not skipped:
         delete_shards(out_dir)
         return 0

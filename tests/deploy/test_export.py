@@ -27,14 +27,13 @@ from xcit_mm.inference import load_predictor
 from xcit_mm_cli import export
 from xcit_mm_runtime import ImageError
 
-from ..tiny import HEADS, ROOT, WIDTH, recipe
-from .models import build, write
+from ..tiny import HEADS, ROOT, WIDTH, build, recipe, write_model
 
 LAYERS = 4
 
 
 def run_export(folder, head, patch_size, *options, name='model.onnx'):
-    config, checkpoint, model = write(folder, head, patch_size)
+    config, checkpoint, model = write_model(folder, head, patch_size)
     out = folder / name
     assert export.main([str(config), str(checkpoint), '--out', str(out), *options]) == 0
     return out, model
@@ -230,7 +229,7 @@ def test_a_file_that_disagrees_is_not_kept(option, segmentor, tmp_path, monkeypa
     """The file of another model takes the place of the one that is written."""
     path, _ = segmentor
     torch.manual_seed(1)
-    config, checkpoint, _ = write(tmp_path, 'sem_fpn', 16)
+    config, checkpoint, _ = write_model(tmp_path, 'sem_fpn', 16)
     content = path.read_bytes()
     monkeypatch.setattr(deploy, 'write_onnx', lambda g, out, *_: out.write_bytes(content))
     before = sorted(tmp_path.iterdir())
@@ -309,7 +308,7 @@ def test_a_detector_is_not_exported_as_a_torch_program():
 )
 def test_options_that_make_no_sense(options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path, 'sem_fpn', 16)
+    write_model(tmp_path, 'sem_fpn', 16)
     (tmp_path / 'there.onnx').write_text('')
     assert export.main(['sem_fpn_16.py', 'weights.pth', *options]) == 2
     assert words in capsys.readouterr().err
@@ -322,7 +321,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         support.importlib.util, 'find_spec', lambda n: None if n == 'onnxscript' else find(n)
     )
-    write(tmp_path, 'sem_fpn', 16)
+    write_model(tmp_path, 'sem_fpn', 16)
     arguments = [str(tmp_path / 'sem_fpn_16.py'), str(tmp_path / 'weights.pth')]
     assert export.main(arguments) == 2
     assert 'pip install onnxscript' in capsys.readouterr().err

@@ -400,9 +400,7 @@ def test_messages_in_the_troubleshooting_table_are_ours(message):
 def test_what_importing_changes_is_listed():
     from xcit_mm.compat.checkpoints import STAND_INS
 
-    assert stated('SECURITY.md', rf"({NUMBER}) names on torch's allow-list") == (
-        len(STAND_INS),
-    )
+    assert stated('SECURITY.md', rf"({NUMBER}) names on torch's allow-list") == (len(STAND_INS),)
     rows = table('SECURITY.md', '| module |')
     files = [*ROOT.glob('xcit_mm/compat/*.py'), *ROOT.glob('xcit_mm/compat/*/__init__.py')]
     modules = {p.parent.name if p.stem == '__init__' else p.stem for p in files} - {'compat'}

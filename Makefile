@@ -32,11 +32,11 @@ benchmark: setup  ## measure speed and memory against other backbones, 20 minute
 	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark) \
 		$(if $(DEVICE),--device $(DEVICE))
 
-deploy-benchmark: setup  ## measure exported models against PyTorch; tables of docs/deploy.md, half an hour
+deploy-benchmark: setup  ## measure exported models against PyTorch; tables of docs/studies/deploy.md, half an hour
 	$(BIN)/python -m dev.deploy_benchmark $(if $(QUICK),--quick --demo work_dirs/deploy_quick \
 		--out-dir work_dirs/deploy_quick)
 
-gallery: setup  ## regenerate the pictures and numbers of docs/visualization.md with the model of make demo
+gallery: setup  ## regenerate the pictures and numbers of docs/studies/attention.md with the model of make demo
 	$(BIN)/python -m dev.gallery
 
 soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory must not change

@@ -77,7 +77,10 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10',
-    packages=find_packages(include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli', 'xcit_mm_runtime']),
+    # xcit_mm_deploy is the old name of xcit_mm_runtime.
+    packages=find_packages(
+        include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli', 'xcit_mm_deploy', 'xcit_mm_runtime']
+    ),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
     # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of

@@ -21,11 +21,11 @@ import xcit_mm_runtime
 from dev.measure import run_worker
 from dev.pages import write_between_marks, write_numbers
 from dev.soak import save_random_weights
-from xcit_mm.demo.steps import JOBS, Job, Step, read_metrics, run_step, steps
+from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_table, metric_digits
 from xcit_mm_cli.common import explain_errors, load_config
-from xcit_mm_runtime.coco import annotations
+from xcit_mm_runtime.coco import record
 
 Row = dict[str, Any]
 # What is exported, and the options for it.
@@ -104,8 +104,8 @@ def detection_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str, fl
         kinds = [{'id': i} for i in truth.getCatIds(catNms=model.classes)]
         found: list[Row] = []
         for number, image in truth.imgs.items():
-            objects = model(root / 'val2017' / image['file_name'])
-            found += annotations(cast(Any, objects), number, kinds)
+            path, size = root / 'val2017' / image['file_name'], (image['height'], image['width'])
+            found += record(cast(Any, model(path)), number, path, size, kinds)['annotations']
         result = dict.fromkeys(('coco/bbox_mAP', 'coco/segm_mAP'), 0.0)
         for kind in ('bbox', 'segm') if found else ():
             # As in mmdet: the sizes of masks are not those of their boxes.
@@ -132,11 +132,11 @@ def segmentation_metrics(model: xcit_mm_runtime.Model, cfg: Config) -> dict[str,
     return {'mIoU': 100 * float(np.nanmean(metrics['IoU']))}
 
 
-def accuracy(job: Job, files: dict[str, Path], metrics: Path, threads: int) -> list[Row]:
+def accuracy(job: DemoModel, files: dict[str, Path], metrics: Path, threads: int) -> list[Row]:
     """Evaluate each file of a model: one row each, after that of PyTorch.
 
     Args:
-        job (Job): The model.
+        job (DemoModel): The model.
         files (dict[str, Path]): Its files by precision.
         metrics (Path): What ``xcit-mm test`` wrote about the checkpoint.
         threads (int): Threads of ONNX Runtime.
@@ -196,7 +196,9 @@ def costs(
     return rows, shares
 
 
-def run_job(job: Job, args: argparse.Namespace) -> tuple[list[Row], list[Row], dict[str, float]]:
+def run_job(
+    job: DemoModel, args: argparse.Namespace
+) -> tuple[list[Row], list[Row], dict[str, float]]:
     """Return accuracy and costs of one model of the demo, and the shares of its operators."""
     train, test, _ = steps(job, args.demo, 0, QUICK_ITERATIONS if args.quick else None)
     for step in (train, test):
@@ -265,7 +267,7 @@ def run_benchmark(args: argparse.Namespace) -> int:
     if not args.quick and not args.page.is_file():
         raise UserError(f'There is no page {args.page}; run this in the root of the repository.')
     data: dict[str, Any] = {'threads': args.threads, 'accuracy': [], 'costs': [], 'operators': {}}
-    for job in JOBS[1:] if args.quick else JOBS:
+    for job in MODELS[1:] if args.quick else MODELS:
         rows, spent, shares = run_job(job, args)
         data['accuracy'].append(rows)
         data['costs'] += spent

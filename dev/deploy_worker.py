@@ -15,6 +15,7 @@ import numpy as np
 
 import xcit_mm_runtime
 from dev.measure import Job, alternate, answer, memory_status, reset_peak
+from xcit_mm_runtime.model import session_graph
 
 Step = Callable[[], Any]
 # Idle threads of ONNX Runtime wait actively for a while, and would slow down PyTorch.
@@ -38,7 +39,7 @@ def build_step(runner: dict[str, Any], job: Job) -> Step:
     image = image_of(job)
     if 'onnx' in runner:
         model = xcit_mm_runtime.load(runner['onnx'], job['threads'])
-        model.resize = None
+        model.metadata.resize = None
         return lambda: model(image)
     return _torch_step(runner, image, job['threads'])
 
@@ -46,12 +47,12 @@ def build_step(runner: dict[str, Any], job: Job) -> Step:
 def _torch_step(runner: dict[str, Any], image: np.ndarray, threads: int) -> Step:
     import torch
 
-    from xcit_mm.inference import build_inferencer
+    from xcit_mm.inference import load_model
     from xcit_mm_cli.common import load_config
 
     torch.set_num_threads(threads)
     cfg = load_config(runner['config'], runner.get('options'))
-    model = build_inferencer(cfg, cfg.default_scope, runner['checkpoint'], 'cpu').model
+    model = load_model(cfg, runner['checkpoint'], 'cpu')
     if cfg.default_scope == 'mmdet':
         from mmdet.structures import DetDataSample as DataSample
     else:
@@ -90,13 +91,14 @@ def measure_operators(job: Job) -> dict[str, Any]:
     image, model = image_of(job), xcit_mm_runtime.load(job['runners'][0]['onnx'])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.enable_profiling = job['threads'], True
-    model.resize = None
+    model.metadata.resize = None
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = f'{folder}/profile'
-        model.session = onnxruntime.InferenceSession(str(model.path), options)
+        session = onnxruntime.InferenceSession(str(model.path), options)
+        model.graph = session_graph(session)
         for _ in range(job['repetitions'] + 1):
             model(image)
-        events = json.loads(Path(model.session.end_profiling()).read_text())
+        events = json.loads(Path(session.end_profiling()).read_text())
     _, first, *_ = sorted(e['ts'] for e in events if e['name'] == 'model_run')  # after a warm-up
     total: collections.Counter[str] = collections.Counter()
     for event in events:

@@ -14,7 +14,7 @@ from xcit_mm_runtime.progress import track
 from .benchmark.jobs import run_job, speedup, timm_and_ours
 from .pages import write_between_marks
 
-PAGE = Path('docs/pretraining.md')
+PAGE = Path('docs/studies/pretraining.md')
 # Networks and images per step: fewer with more tokens per image.
 NETWORKS = (('s12', 16, 8), ('n12', 16, 8), ('s12', 8, 2))
 REPETITIONS = 7
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description='Measure a DINO step, from the crops to the gradients, on our XCiT and on the '
         "one of timm, with the same weights and DINO's own head: 2 crops of 224x224 and "
         '8 of 96x96 per image. Times alternate within one process; memory is measured in a process '
-        'of its own. Writes the table of docs/pretraining.md. Linux only.',
+        'of its own. Writes the table of docs/studies/pretraining.md. Linux only.',
     )
     return explain_errors(work, parser.parse_args(argv))
 

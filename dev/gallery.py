@@ -1,4 +1,4 @@
-"""The pictures and numbers of docs/visualization.md, from the detector that the demo trains."""
+"""The pictures and numbers of docs/studies/attention.md, from the detector that the demo trains."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ PROBE_IMAGES = 600
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='python -m dev.gallery',
-        description='Make the pictures and the numbers of docs/visualization.md with a trained '
+        description='Make the pictures and the numbers of docs/studies/attention.md with a trained '
         'detector. Takes a few minutes.',
     )
     parser.add_argument(
@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--page',
         type=Path,
-        default=Path('docs/visualization.md'),
+        default=Path('docs/studies/attention.md'),
         help='the page; pictures go to images/ next to it (default: %(default)s)',
     )
     return parser.parse_args(argv)

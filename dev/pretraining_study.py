@@ -1,6 +1,6 @@
 """``python -m dev.pretraining_study``: does pre-training help? Makes the tables of the page.
 
-Needs data/bccd and data/camvid; docs/real_data.md says where they come from.
+Needs data/bccd and data/camvid; docs/studies/real_data.md says where they come from.
 """
 
 import sys
@@ -115,7 +115,7 @@ def dino_rows(records: list[Record]) -> list[Row]:
 STUDY = PretrainingStudy(
     TASKS,
     out=OUT,
-    page=Path('docs/pretraining.md'),
+    page=Path('docs/studies/pretraining.md'),
     first_column='start',
     by_time=False,
     seeds=(0, 1, 2),
@@ -127,7 +127,7 @@ if __name__ == '__main__':
             'python -m dev.pretraining_study',
             'Pre-train XCiT-N12 with DINO on three small datasets, train detectors and segmentors '
             'from that and from random weights, train the ablations, and write the tables and '
-            'curves of docs/pretraining.md. Runs that are done are left out, interrupted ones are '
-            'resumed. All of it takes almost two hours of one processor.',
+            'curves of docs/studies/pretraining.md. Runs that are done are left out, interrupted '
+            'ones are resumed. All of it takes almost two hours of one processor.',
         )
     )

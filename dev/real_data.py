@@ -1,4 +1,4 @@
-"""``python -m dev.real_data``: trains on real photographs; makes the tables of docs/real_data.md.
+"""``python -m dev.real_data``: trains on real photographs for docs/studies/real_data.md.
 
 Needs data/bccd and data/camvid; the page says where they come from and how to lay them out.
 """
@@ -67,7 +67,7 @@ def per_class(metrics: dict[str, float]) -> dict[str, float]:
 STUDY = RealData(
     TASKS,
     out=Path('work_dirs/real_data'),
-    page=Path('docs/real_data.md'),
+    page=Path('docs/studies/real_data.md'),
     first_column='backbone',
     by_time=True,
     seeds=(0, 1),
@@ -78,7 +78,8 @@ if __name__ == '__main__':
         STUDY.main(
             'python -m dev.real_data',
             'Train Faster R-CNN on BCCD and Semantic FPN on CamVid from scratch, with XCiT and '
-            'with ResNet-50, test them, and write the tables and curves of docs/real_data.md. Runs '
-            'that are done are left out, interrupted ones are resumed.',
+            'with ResNet-50, test them, and write the tables and curves of '
+            'docs/studies/real_data.md. Runs that are done are left out, interrupted ones are '
+            'resumed.',
         )
     )

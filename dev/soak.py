@@ -26,11 +26,11 @@ from mmengine.registry import MODELS, init_default_scope
 from dev.measure import memory_status
 from xcit_mm.datasets.shapes import make_shapes
 from xcit_mm.errors import UserError
-from xcit_mm.inference import find_sources, infer, load_predictor
+from xcit_mm.inference import infer, load_predictor
 from xcit_mm.weights import read_weights
 from xcit_mm_cli.common import explain_errors, load_config, task_of
 from xcit_mm_runtime.files import write_atomically
-from xcit_mm_runtime.inputs import Source
+from xcit_mm_runtime.inputs import MediaSource, find_sources
 
 CONFIGS = (
     'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py',
@@ -79,10 +79,10 @@ class SoakedModel:
         self.task = task_of(cfg)
         self.results = folder / self.task
         self.checkpoint = save_random_weights(cfg, folder / f'{self.task}.pth')
-        self.predictor = load_predictor(cfg, self.task, str(self.checkpoint), 'cpu')
+        self.predictor = load_predictor(cfg, str(self.checkpoint), 'cpu')
         self.first = ''
 
-    def problems(self, images: list[Source]) -> Iterator[str]:
+    def problems(self, images: list[MediaSource]) -> Iterator[str]:
         """Process the images; yield what went wrong."""
         shutil.rmtree(self.results, ignore_errors=True)
         self.results.mkdir()

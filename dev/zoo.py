@@ -121,7 +121,7 @@ def page() -> str:
         'authors’; a short name (`xcit://...`) loads them as they are. That is tested with files '
         'in their formats: no published file has been opened here. Parameters are in millions: '
         'the paper’s, and ours for the whole model. The paper’s ADE20k columns leave out the '
-        'layers that rescale the features; see `tools/model_stats.py --paper`.',
+        'layers that rescale the features; see `xcit-mm stats --paper`.',
         'Faster R-CNN, for boxes only, and Cascade Mask R-CNN have configs too, but no results in '
         'the paper and no published weights. They start from the pretrained backbones below.',
     ]

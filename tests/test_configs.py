@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from mmcv.transforms import Compose
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
@@ -13,14 +15,22 @@ from torch import nn
 
 from dev.zoo import metafiles, page
 from xcit_mm.configs import nested_dicts
-from xcit_mm.models import VARIANTS, XCiT
+from xcit_mm.models import VARIANTS
 from xcit_mm.stats import heads_table
+
+from .weights.test_formats import to_released
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [p for d in ('detection', 'segmentation') for p in (ROOT / 'configs' / d).glob('*.py')]
 SMALL_DATA = ('_shapes', '_bccd', '_camvid')
-PAPER = sorted(p for p in CONFIGS if not p.stem.endswith(SMALL_DATA))
-SIZES = [(arch, patch_size) for arch in VARIANTS for patch_size in (16, 8)]
+# Head -> the lengths of its schedules, in epochs or iterations.
+SCHEDULES = {
+    'mask_rcnn': {'1x': 12, '3x': 36},
+    'faster_rcnn': {'1x': 12, '3x': 36},
+    'cascade_mask_rcnn': {'3x': 36},
+    'sem_fpn': {'80k': 80_000},
+    'upernet': {'160k': 160_000},
+}
 DETECTION = ROOT / 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'
 CASCADE = ROOT / 'configs/detection/cascade_mask_rcnn_xcit_n12_8_3x.py'
 SEM_FPN = ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py'
@@ -30,54 +40,39 @@ UPERNET = ROOT / 'configs/segmentation/upernet_xcit_n12_8_160k.py'
 def test_every_size_and_head_has_a_config():
     wanted = {
         f'{head}_xcit_{arch}_{patch_size}_{schedule}'
-        for head, schedule in (
-            ('mask_rcnn', '3x'),
-            ('mask_rcnn', '1x'),
-            ('faster_rcnn', '3x'),
-            ('faster_rcnn', '1x'),
-            ('cascade_mask_rcnn', '3x'),
-            ('sem_fpn', '80k'),
-            ('upernet', '160k'),
-        )
-        for arch, patch_size in SIZES
+        for head, schedules in SCHEDULES.items()
+        for schedule in schedules
+        for arch in VARIANTS
+        for patch_size in (16, 8)
     }
-    assert {p.stem for p in PAPER} == wanted
+    assert {p.stem for p in CONFIGS if not p.stem.endswith(SMALL_DATA)} == wanted
     assert len(wanted) == 98
 
 
-@pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
-def test_config_matches_its_name(path):
+@pytest.mark.parametrize('path', sorted(CONFIGS), ids=lambda p: p.stem)
+def test_config_matches_its_name_and_survives_faults(path):
     cfg = Config.fromfile(path)
-    _, _, rest = path.stem.partition('xcit_')
+    hooks = {hook.type for hook in cfg.default_hooks.values()}
+    assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
+    assert cfg.train_dataloader.sampler.type.startswith('Seeded')
+    assert cfg.train_dataloader.batch_sampler.type == 'SeededBatchSampler'
+    if path.stem.endswith(SMALL_DATA):
+        return
+    head, _, rest = path.stem.partition('_xcit_')
     arch, patch, schedule = rest.split('_')
     backbone = cfg.model.backbone
     assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
     assert backbone.init_cfg == dict(type='Pretrained', checkpoint=f'xcit://{arch}/{patch}')
     # The paper's, by arch, except where a released config differs from the paper.
-    rate = 0.2 if path.stem.startswith('sem_fpn_xcit_m24') else None
+    rate = 0.2 if (head, arch) == ('sem_fpn', 'm24') else None
     assert backbone.get('drop_path_rate') == rate
     assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=16)
     assert cfg.train_dataloader.batch_size == 2
-    precision = 'CudaAmpOptimWrapper' if schedule in ('1x', '3x') else 'OptimWrapper'
-    assert cfg.optim_wrapper.type == precision
-    check_survives_faults(cfg)
-    if schedule in ('1x', '3x'):
-        assert cfg.train_cfg.max_epochs == {'1x': 12, '3x': 36}[schedule]
-    else:
-        assert cfg.train_cfg.max_iters == {'80k': 80000, '160k': 160000}[schedule]
-        assert cfg.model.decode_head.num_classes == 150
-
-
-def check_survives_faults(cfg):
-    hooks = {hook.type for hook in cfg.default_hooks.values()}
-    assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
-    assert cfg.train_dataloader.sampler.type.startswith('Seeded')
-    assert cfg.train_dataloader.batch_sampler.type == 'SeededBatchSampler'
-
-
-@pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(PAPER)), ids=lambda p: p.stem)
-def test_runs_on_the_built_in_data_survive_faults_too(path):
-    check_survives_faults(Config.fromfile(path))
+    detector = cfg.default_scope == 'mmdet'
+    assert cfg.optim_wrapper.type == ('CudaAmpOptimWrapper' if detector else 'OptimWrapper')
+    length = cfg.train_cfg.max_epochs if detector else cfg.train_cfg.max_iters
+    assert length == SCHEDULES[head][schedule]
+    assert detector or cfg.model.decode_head.num_classes == 150
 
 
 def test_parameters_are_the_papers_in_24_of_24_cells():
@@ -85,76 +80,31 @@ def test_parameters_are_the_papers_in_24_of_24_cells():
     assert len(rows) == 24 and all(row['agree'] == 'yes' for row in rows)
 
 
-def test_a_config_is_inherited_by_path_and_by_package(tmp_path):
-    for base in (str(DETECTION), 'xcit_mm::detection/mask_rcnn_xcit_n12_16_3x.py'):
-        path = tmp_path / 'mine.py'
-        path.write_text(f"_base_ = '{base}'\nmodel = dict(backbone=dict(arch='t12'))\n")
-        cfg = Config.fromfile(path)
-        assert cfg.model.backbone.arch == 't12' and cfg.model.backbone.patch_size == 16
-
-
-def build(path):
-    """A config and its model, without memory for the weights."""
-    cfg = Config.fromfile(path)
-    init_default_scope(cfg.default_scope)
-    with torch.device('meta'):
-        return cfg, MODELS.build(cfg.model)
-
-
-# Parts of our names, and what the authors' network calls them. Necks and heads are mmdet's and
-# mmseg's own, under the same names in both.
-RELEASED_NAMES = (
-    (r'^backbone\.patch_embed\.layers\.0\.', 'backbone.patch_embed.proj.0.'),
-    (r'^backbone\.patch_embed\.layers\.1\.', 'backbone.patch_embed.proj.2.'),
-    (r'^backbone\.patch_embed\.layers\.2\.', 'backbone.patch_embed.proj.4.'),
-    (r'^backbone\.patch_embed\.layers\.3\.', 'backbone.patch_embed.proj.6.'),
-    (r'^(backbone\.patch_embed\.proj\.\d)\.conv\.', r'\1.0.'),
-    (r'^(backbone\.patch_embed\.proj\.\d)\.norm\.', r'\1.1.'),
-    (r'^backbone\.pos_embed\.projection\.', 'backbone.pos_embeder.token_projection.'),
-    (r'^backbone\.layers\.(\d+)\.', r'backbone.blocks.\1.'),
-    (r'^(backbone\.blocks\.\d+)\.xca\.', r'\1.attn.'),
-    (r'^(backbone\.blocks\.\d+)\.lpi\.norm\.', r'\1.local_mp.bn.'),
-    (r'^(backbone\.blocks\.\d+)\.lpi\.', r'\1.local_mp.'),
-    (r'^(backbone\.blocks\.\d+)\.ffn\.', r'\1.mlp.'),
-    (r'^backbone\.pyramid\.levels\.0\.', 'backbone.fpn1.'),
-    (r'^backbone\.pyramid\.levels\.1\.', 'backbone.fpn2.'),
-)
-
-
-def released_name(name):
-    for pattern, replacement in RELEASED_NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def without_depth(name):
-    return re.sub(r'^blocks\.\d+\.', 'blocks.0.', name)
-
-
 def names_in_the_authors_network(patch_size):
     """The names of the tensors that the authors' network computed for the golden tests."""
     file = {16: 'dense_p16_64x96.npz', 8: 'dense_p8_45x61.npz'}[patch_size]
     names = np.load(ROOT / 'tests/data' / file).files
-    return {without_depth(n.removeprefix('state/')) for n in names if n.startswith('state/')}
+    return {n.removeprefix('state/') for n in names if n.startswith('state/')}
 
 
 @pytest.mark.parametrize('path', [DETECTION, CASCADE, SEM_FPN, UPERNET], ids=lambda p: p.stem)
 def test_weight_decay_is_that_of_the_released_configs(path):
     """They exempt the parameters whose released name contains ``norm``, and no others."""
-    cfg, model = build(path)
-    assert isinstance(model.backbone, XCiT)
-    authors = names_in_the_authors_network(cfg.model.backbone.patch_size)
+    cfg = Config.fromfile(path)
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decay = {id(g['params'][0]): g['weight_decay'] for g in wrapper.optimizer.param_groups}
     base = 0.05 if cfg.default_scope == 'mmdet' else 0.01
-    exempt = 0
-    for name, parameter in model.named_parameters():
-        released = released_name(name)
-        if name.startswith('backbone.'):
-            assert without_depth(released.removeprefix('backbone.')) in authors, released
-        assert decay[id(parameter)] == (0.0 if 'norm' in released else base), name
-        exempt += 'norm' in released
-    assert exempt == 12 * 3 * 2  # layers, LayerNorms, weight and bias
+    # Necks and heads are mmdet's and mmseg's own, under the same names in both.
+    released = to_released(dict(model.backbone.named_parameters()))
+    authors = names_in_the_authors_network(cfg.model.backbone.patch_size)
+    assert {re.sub(r'^blocks\.\d+', 'blocks.0', name) for name in released} <= authors
+    others = {n: p for n, p in model.named_parameters() if not n.startswith('backbone.')}
+    for name, parameter in (released | others).items():
+        assert decay[id(parameter)] == (0.0 if 'norm' in name else base), name
+    assert sum('norm' in name for name in released) == 12 * 3 * 2  # LayerNorms: weight and bias
     batch_norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     assert batch_norms and all(decay[id(m.weight)] == base for m in batch_norms)
     defaults = wrapper.optimizer.defaults
@@ -183,31 +133,28 @@ def learning_rates(cfg, length, epochs):
     return rates
 
 
-def test_learning_rate_of_detection():
-    rates = learning_rates(Config.fromfile(DETECTION), length=1000, epochs=36)
-    for iteration, expected in (
-        (0, 1e-7), (500, 1e-4), (26_999, 1e-4), (27_000, 1e-5), (32_999, 1e-5), (33_000, 1e-6),
-    ):  # fmt: skip
-        assert rates[iteration] == pytest.approx(expected, rel=1e-3), iteration
-    one = Config.fromfile(DETECTION.with_name('mask_rcnn_xcit_n12_16_1x.py'))
-    rates = learning_rates(one, length=1000, epochs=12)
-    assert rates[8000] == pytest.approx(1e-5) and rates[11000] == pytest.approx(1e-6)
-
-
-@pytest.mark.parametrize('path, iterations', [(SEM_FPN, 80_000), (UPERNET, 160_000)])
-def test_learning_rate_of_segmentation(path, iterations):
-    rates = learning_rates(Config.fromfile(path), length=iterations, epochs=1)
-    assert rates[0] == pytest.approx(6e-11, rel=1e-3)
-    assert rates[1500] == pytest.approx(6e-5, rel=1e-3) == max(rates)
-    middle = (iterations + 1500) // 2
-    assert rates[middle] == pytest.approx(3e-5, rel=1e-3)
-    assert rates[-1] < 2e-9
+@pytest.mark.parametrize(
+    'path, length, epochs, expected',
+    [
+        (
+            DETECTION,
+            1000,
+            36,
+            {0: 1e-7, 500: 1e-4, 26_999: 1e-4, 27_000: 1e-5, 32_999: 1e-5, 33_000: 1e-6},
+        ),
+        (DETECTION.with_stem('mask_rcnn_xcit_n12_16_1x'), 1000, 12, {8000: 1e-5, 11_000: 1e-6}),
+        (SEM_FPN, 80_000, 1, {0: 6e-11, 1500: 6e-5, 40_750: 3e-5}),
+        (UPERNET, 160_000, 1, {0: 6e-11, 1500: 6e-5, 80_750: 3e-5}),
+    ],
+)
+def test_learning_rate(path, length, epochs, expected):
+    rates = learning_rates(Config.fromfile(path), length, epochs)
+    assert {i: rates[i] for i in expected} == pytest.approx(expected, rel=1e-3)
+    assert max(rates) == pytest.approx(6e-5 if epochs == 1 else 1e-4, rel=1e-3)
+    assert epochs > 1 or rates[-1] < 2e-9
 
 
 def test_augmentation_of_detection_has_the_recipes_sizes(tmp_path):
-    import cv2
-    from mmcv.transforms import Compose
-
     cfg = Config.fromfile(DETECTION)
     init_default_scope('mmdet')
     pipeline = Compose(cfg.train_pipeline)
@@ -242,16 +189,13 @@ def test_boxes_only_leaves_out_the_masks_and_nothing_else():
         assert boxes[part] == masks[part]
 
 
-def test_test_images_of_detection_are_800x1333_and_padded_to_32():
+def test_heads_and_sizes_are_the_recipes():
     cfg = Config.fromfile(DETECTION)
     assert cfg.test_pipeline[1].scale == (1333, 800)
     assert cfg.model.data_preprocessor.pad_size_divisor == 32
-
-
-def test_heads_are_the_recipes():
-    cfg = Config.fromfile(ROOT / 'configs/segmentation/sem_fpn_xcit_s12_8_80k.py')
+    cfg = Config.fromfile(SEM_FPN.with_stem('sem_fpn_xcit_s12_8_80k'))
     assert cfg.model.neck.out_channels == 384 and cfg.model.decode_head.channels == 128
-    cfg = Config.fromfile(ROOT / 'configs/segmentation/upernet_xcit_s12_8_160k.py')
+    cfg = Config.fromfile(UPERNET)
     assert cfg.model.decode_head.channels == 512
     auxiliary = cfg.model.auxiliary_head
     assert (auxiliary.channels, auxiliary.in_index) == (256, 2)

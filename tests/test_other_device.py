@@ -15,7 +15,7 @@ from mmengine.structures import InstanceData, PixelData, instance_data
 from mmseg.structures import SegDataSample
 
 from xcit_mm.compat import revert_sync_bn
-from xcit_mm.models.fast import Execution, anatomy, choose_execution
+from xcit_mm.models.fast import Execution, choose_execution, fingerprint
 
 from .other_device import NAME, Elsewhere, move, other_device, reaching
 
@@ -78,7 +78,7 @@ def test_loss_backward_and_prediction(path, operators, pytestconfig):
     revert_sync_bn(cfg)
     cfg.model.backbone.init_cfg = None
     model = move(MODELS.build(cfg.model))
-    model.backbone.as_built = anatomy(model.backbone)
+    model.backbone.as_built = fingerprint(model.backbone)
     make = detection_sample if path.startswith('detection') else segmentation_sample
     images, samples = Elsewhere(torch.randn(2, 3, *SIZE)), [make(), make()]
     with other_device():

@@ -10,8 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import ManagerMixin
 
-from xcit_mm.deploy.check import converts
-from xcit_mm.deploy.metadata import normalization
+from xcit_mm.compat import revert_sync_bn
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.models.pyramid import STRIDES
 
@@ -164,6 +163,13 @@ def recipe(head, patch_size):
     return Config.fromstring(_recipe(head, patch_size), '.py')
 
 
+def build(cfg):
+    """The model of a config in eval mode, with weights like no initial ones."""
+    init_default_scope(cfg.default_scope)
+    revert_sync_bn(cfg)
+    return randomize(MODELS.build(cfg.model)).eval()
+
+
 BACKBONE = """
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3),
@@ -237,12 +243,13 @@ def write_config(folder, task, data):
 
 def check_inputs(cfg):
     """Check that a config turns images into what the released weights were trained with."""
+    from xcit_mm.deploy.metadata import read_preprocessor
+
     init_default_scope(cfg.default_scope)
-    preprocessor = MODELS.build(cfg.model.data_preprocessor)
-    mean, std = normalization(preprocessor)
-    assert mean == pytest.approx([123.675, 116.28, 103.53])
-    assert std == pytest.approx([58.395, 57.12, 57.375])
-    assert converts(preprocessor)
+    prepared = read_preprocessor(MODELS.build(cfg.model.data_preprocessor))
+    assert prepared.mean == pytest.approx([123.675, 116.28, 103.53])
+    assert prepared.std == pytest.approx([58.395, 57.12, 57.375])
+    assert prepared.channel_order == 'rgb'
 
 
 def forget_runs():

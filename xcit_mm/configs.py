@@ -1,10 +1,11 @@
 """Finds parts of a config, and reads the text of one without running it."""
 
 import ast
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from xcit_mm_runtime.coco import read_coco
 
 from .errors import UserError
 
@@ -14,7 +15,7 @@ KEEP_DEPTH = 3
 
 
 def nested_dicts(node: Any) -> Iterator[dict]:
-    """A dict and all dicts in it, outer ones first.
+    """Yield a dict and all dicts in it, outer ones first.
 
     Args:
         node: A part of a config. Anything but a dict, list or tuple has none.
@@ -27,7 +28,7 @@ def nested_dicts(node: Any) -> Iterator[dict]:
 
 
 def innermost_datasets(node: Any) -> Iterator[Any]:
-    """The settings of the datasets of a data loader, without the wrappers around them.
+    """Yield the settings of the datasets of a data loader, without the wrappers around them.
 
     Args:
         node (dict): A data loader or a dataset of a config. Anything else has no datasets.
@@ -44,7 +45,7 @@ def innermost_datasets(node: Any) -> Iterator[Any]:
 
 
 def type_name(node: Mapping[str, Any]) -> str:
-    """The name of what a part of a config builds, without scope or package.
+    """Return the name of what a part of a config builds, without scope or package.
 
     Args:
         node (Mapping): Its ``type`` is a name, such as ``mmdet.CocoMetric``, or a class.
@@ -54,7 +55,7 @@ def type_name(node: Mapping[str, Any]) -> str:
 
 
 def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the test pipeline resizes images; None if it does not.
+    """Return how the test pipeline resizes images; None if it does not.
 
     Args:
         cfg (Mapping): A config.
@@ -76,7 +77,7 @@ def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def bit_depth(cfg: Mapping[str, Any]) -> int | None:
-    """How many bits the values of 16-bit images have, by the pipelines; None if none says so.
+    """Return how many bits the values of 16-bit images have; None if no pipeline says so.
 
     Args:
         cfg (Mapping): A config.
@@ -113,7 +114,7 @@ def check_bit_depth(value: Any) -> int:
 
 
 def category_ids(cfg: Mapping[str, Any], classes: Sequence[str]) -> list[int] | None:
-    """The ids of classes in the annotations of the test data; None if those are not here.
+    """Return the ids of classes in the annotations of the test data; None if those are not here.
 
     Args:
         cfg (Mapping): The config of a detector.
@@ -121,24 +122,22 @@ def category_ids(cfg: Mapping[str, Any], classes: Sequence[str]) -> list[int] | 
     """
     for dataset in innermost_datasets(cfg.get('test_dataloader')):
         path = Path(dataset.get('data_root') or '', dataset.get('ann_file') or '')
-        if path.suffix != '.json' or not path.is_file():
-            continue
         try:
-            ids = {item['name']: item['id'] for item in json.loads(path.read_bytes())['categories']}
+            ids = {item['name']: item['id'] for item in read_coco(path)['categories']}
             return [ids[name] for name in classes]
-        except (ValueError, KeyError, TypeError):
-            continue  # not COCO's layout, or other classes
+        except (ValueError, KeyError):
+            continue  # not there, not COCO's layout, or other classes
     return None
 
 
 def _is_positive(value: Any) -> bool:
-    """Whether it is a positive number, or two."""
+    """Return whether it is a positive number, or two."""
     numbers = value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]
     return all(isinstance(number, (int, float)) and number > 0 for number in numbers)
 
 
 def read_literals(text: str) -> dict[str, Any]:
-    """The settings in the text of a config, without running it: it can come from anywhere.
+    """Return the settings in the text of a config, without running it: its origin is unknown.
 
     Args:
         text (str): Python, as mmengine saves configs: assignments of constants, lists, tuples and

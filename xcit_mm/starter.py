@@ -1,4 +1,4 @@
-"""Writes a config for a folder of somebody's data: about a page that trains as it is."""
+"""Writes a config for a folder of a user's data: about a page that trains as it is."""
 
 import math
 import pprint
@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 
 from .configs import KEEP_DEPTH
-from .datasets.find import Data, Split
+from .datasets.find import FoundData
 
 # Images that training sees in all, from pretrained weights and from scratch, unless that is less
 # than EPOCHS times each. docs/custom_data.md says where the numbers come from.
@@ -17,11 +17,31 @@ LEARNING_RATES = (1e-4, 5e-4)
 BATCH_SIZES = {'detection': 4, 'segmentation': 8}
 # The longest short side in pixels, on a CPU and on a GPU.
 SHORT_SIDES = {'detection': (360, 800), 'segmentation': (320, 512)}
+WIDE_HEADS = """\
+model = dict(
+    roi_head=dict(
+        bbox_head=dict(num_classes=num_classes),
+        mask_head=dict(num_classes=num_classes),
+    ),"""
+NARROW_HEADS = """\
+# Narrow heads, for a CPU. On a machine with a GPU, this command writes wide ones.
+channels = 96
+model = dict(
+    neck=dict(out_channels=channels),
+    rpn_head=dict(in_channels=channels, feat_channels=channels),
+    train_cfg=dict(rpn_proposal=dict(max_per_img=250), rcnn=dict(sampler=dict(num=128))),
+    test_cfg=dict(rpn=dict(max_per_img=250)),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=channels),
+        bbox_head=dict(num_classes=num_classes, in_channels=channels, fc_out_channels=256),
+        mask_roi_extractor=dict(out_channels=channels),
+        mask_head=dict(num_classes=num_classes, in_channels=channels, conv_out_channels=channels),
+    ),"""
 
 
 @dataclass
 class Choice:
-    """What the user chose, or what fits the machine.
+    """The choices of the user, or else what fits the machine.
 
     Args:
         arch (str): The size of the network.
@@ -38,63 +58,70 @@ class Choice:
     command: str = ''
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the weights are those of a whole detector or segmentor."""
         return (self.weights or '').startswith(('xcit://coco/', 'xcit://ade20k/'))
 
 
 @dataclass
 class Schedule:
-    """How long and how fast a model is trained.
+    """The length and the learning rate of a training.
 
     Args:
         batch (int): Images per iteration.
         epochs (int): How often each image is seen.
         iterations (int): The number of iterations.
-        interval (int): Iterations between validations.
         rate (float): The learning rate.
     """
 
     batch: int
     epochs: int
     iterations: int
-    interval: int
     rate: float
+
+    @property
+    def warm_up(self) -> int:
+        """The iterations over which the learning rate rises."""
+        return max(1, min(500, self.iterations // 10))
 
 
 def schedule(task: str, images: int, choice: Choice) -> Schedule:
-    """A schedule that fits the number of images."""
+    """Return a schedule that fits the number of images."""
     scratch = choice.weights is None
     batch = min(BATCH_SIZES[task] if choice.gpu else 4, images)
     epochs = min(max(round(SEEN[task][scratch] / images), EPOCHS[0]), EPOCHS[1])
     iterations = math.ceil(images / batch) * epochs
     if iterations > 1000:
         iterations = round(iterations, -2)
-    return Schedule(batch, epochs, iterations, max(1, iterations // 10), LEARNING_RATES[scratch])
+    return Schedule(batch, epochs, iterations, LEARNING_RATES[scratch])
 
 
-def detection_config(data: Data, choice: Choice) -> str:
-    """The text of a config: Mask R-CNN if every object has a mask, or else Faster R-CNN."""
-    train, val = data.splits['train'], data.splits['val']
-    test = data.splits.get('test')
-    plan = schedule('detection', train.total, choice)
+def detection_config(data: FoundData, choice: Choice) -> str:
+    """Return the text of a config: Mask R-CNN if every object has a mask, else Faster R-CNN."""
+    plan = schedule('detection', data.splits['train'].total, choice)
     short, long = _sides(data.size, SHORT_SIDES['detection'][choice.gpu])
     scales = ', '.join(
         f'({round(long * f)}, {round(short * f)})' for f in (0.8, 0.9, 1.0, 1.1, 1.2)
     )
     head, name = ('mask_rcnn', 'Mask R-CNN') if data.masks else ('faster_rcnn', 'Faster R-CNN')
     masks = ', with_mask=True' if data.masks else ''
-    every = max(1, plan.epochs // 10)
+    # The weights of a whole detector have wide heads.
+    heads = WIDE_HEADS if choice.gpu or choice.is_whole else NARROW_HEADS
+    model = '\n'.join(line for line in heads.splitlines() if data.masks or 'mask' not in line)
+    decay = "type='CosineAnnealingLR', T_max=max_epochs, end=max_epochs, convert_to_iter_based=True"
+    evaluators = {
+        name: f'dict(ann_file={str(data.root / split.ann_file)!r})'
+        for name, split in data.splits.items()
+    }
     return f"""\
 {_heading(name, data, choice)}
 _base_ = 'xcit_mm::detection/{head}_xcit_{choice.arch}_{choice.patch_size}_1x.py'
 
 # The data. The order of the classes is that of the annotation files.
-data_root = {_root(data)!r}
-metainfo = {_metainfo(data)}
-num_classes = len(metainfo['classes'])
-{_detector(data, choice)}
-{_load_from(choice)}
+{_data(data)}
+{model}
+{_backbone(choice)}
+
 # The size at which images are seen: width and height, kept in proportion. The median image has
 # {data.size[0]} x {data.size[1]} pixels. If objects are smaller than 16 pixels, use larger sizes.
 test_scale = ({long}, {short})
@@ -119,53 +146,25 @@ test_pipeline = [
     ),
 ]
 dataset = dict(data_root=data_root, metainfo=metainfo)
-train_dataloader = dict(
-    batch_size={plan.batch},  # fewer if memory runs out; then lower the learning rate as much
-    num_workers={_workers(choice)},
-    dataset=dict(
-        ann_file={train.ann_file!r},
-        data_prefix=dict(img={train.images!r}),
-        filter_cfg=dict(filter_empty_gt=False),  # images without objects are worth seeing, too
-        pipeline=train_pipeline,
-        **dataset,
-    ),
-)
-val_dataloader = {_detection_loader(val, choice)}
-val_evaluator = dict(ann_file={_joined(data, val.ann_file)!r})
-test_dataloader = {_detection_loader(test, choice) if test else 'val_dataloader'}
-test_evaluator = {f'dict(ann_file={_joined(data, test.ann_file)!r})' if test else 'val_evaluator'}
+{_loaders(data, choice, plan)}
+val_evaluator = {evaluators['val']}
+test_evaluator = {evaluators.get('test', 'val_evaluator')}
 
-{_on_schedule(plan, train)}
-max_epochs = {plan.epochs}
-train_cfg = dict(max_epochs=max_epochs, val_interval={every})
-optim_wrapper = dict(optimizer=dict(lr={plan.rate}), clip_grad=dict(max_norm=5.0, norm_type=2))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end={_warm_up(plan)}),
-    dict(type='CosineAnnealingLR', T_max=max_epochs, end=max_epochs, convert_to_iter_based=True),
-]
-auto_scale_lr = dict(base_batch_size={plan.batch})
-default_hooks = dict(
-    logger=dict(interval={min(50, max(1, math.ceil(train.total / plan.batch)))}),
-    checkpoint=dict(interval={every}, max_keep_ckpts=2, save_best='coco/bbox_mAP'),
-)
-"""
+{_training(plan, data, 'epochs', decay, 'coco/bbox_mAP')}"""
 
 
-def segmentation_config(data: Data, choice: Choice) -> str:
-    """The text of a config for Semantic FPN."""
-    train, val = data.splits['train'], data.splits['val']
-    test = data.splits.get('test')
-    plan = schedule('segmentation', train.total, choice)
+def segmentation_config(data: FoundData, choice: Choice) -> str:
+    """Return the text of a config for Semantic FPN."""
+    plan = schedule('segmentation', data.splits['train'].total, choice)
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = max(32, short // 32 * 32)
+    decay = f"type='PolyLR', power=1.0, by_epoch=False, begin={plan.warm_up}, end=max_iters"
     return f"""\
 {_heading('Semantic FPN', data, choice)}
 _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_80k.py'
 
-# The data.{_on_names(data)}
-data_root = {_root(data)!r}
-metainfo = {_metainfo(data)}
-num_classes = len(metainfo['classes'])
+# The data.{'' if data.named else ' Replace the names by those of your classes.'}
+{_data(data)}
 {_on_labels(data)}
 reduce_zero_label = {bool(data.first)}
 {_on_void(data)}
@@ -193,8 +192,8 @@ test_pipeline = [
 model = dict(
     data_preprocessor=dict(size=crop_size),
     decode_head=dict(num_classes=num_classes),
-{_backbone(choice)})
-{_load_from(choice)}
+{_backbone(choice)}
+
 dataset = dict(
     type='LabelFolder',
     data_root=data_root,
@@ -203,35 +202,23 @@ dataset = dict(
     reduce_zero_label=reduce_zero_label,
     void=void,
 )
-train_dataloader = dict(
-    batch_size={plan.batch},  # fewer if memory runs out; then lower the learning rate as much
-    num_workers={_workers(choice)},
-    dataset=dict(
-{_label_split(train)}
-        pipeline=train_pipeline,
-        **dataset,
-    ),
-)
-val_dataloader = {_segmentation_loader(val, choice)}
-test_dataloader = {_segmentation_loader(test, choice) if test else 'val_dataloader'}
+{_loaders(data, choice, plan)}
 
-{_on_schedule(plan, train)}
-max_iters = {plan.iterations}
-train_cfg = dict(max_iters=max_iters, val_interval={plan.interval})
-optim_wrapper = dict(optimizer=dict(lr={plan.rate}), clip_grad=dict(max_norm=5.0, norm_type=2))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end={_warm_up(plan)}),
-    dict(type='PolyLR', power=1.0, by_epoch=False, begin={_warm_up(plan)}, end=max_iters),
-]
-auto_scale_lr = dict(base_batch_size={plan.batch})
-default_hooks = dict(
-    logger=dict(interval={min(50, plan.interval)}),
-    checkpoint=dict(interval={plan.interval}, max_keep_ckpts=2, save_best='mIoU'),
-)
-"""
+{_training(plan, data, 'iters', decay, 'mIoU')}"""
 
 
-def _heading(model: str, data: Data, choice: Choice) -> str:
+def _sides(size: tuple[int, int], most: int) -> tuple[int, int]:
+    """Return the short and the long side to which images are scaled: their own, within limits."""
+    short = min(max(min(size), 96), most)
+    return short, max(short, round(short * max(size) / min(size)))
+
+
+def _comment(text: str) -> str:
+    options = {'break_on_hyphens': False, 'break_long_words': False}
+    return '\n'.join(f'# {line}' for line in textwrap.wrap(text, 98, **options))  # type: ignore[arg-type]
+
+
+def _heading(model: str, data: FoundData, choice: Choice) -> str:
     counts = ', '.join(f'{split.total} for {name}' for name, split in data.splits.items())
     size = f'XCiT-{choice.arch.upper()}/{choice.patch_size}'
     start = f'from {choice.weights}' if choice.weights else 'from scratch'
@@ -241,51 +228,18 @@ def _heading(model: str, data: Data, choice: Choice) -> str:
     )
 
 
-def _comment(text: str) -> str:
-    options = {'break_on_hyphens': False, 'break_long_words': False}
-    return '\n'.join(f'# {line}' for line in textwrap.wrap(text, 98, **options))  # type: ignore[arg-type]
-
-
-def _load_image(data: Data) -> str:
-    """The first step of a pipeline, or the first two for 16-bit images."""
-    if data.bit_depth is None:
-        return "    dict(type='LoadImageFromFile'),"
-    most = 2**data.bit_depth - 1
+def _data(data: FoundData) -> str:
+    metainfo = f'dict(classes={tuple(data.classes)!r})'
+    if len(metainfo) >= 85:
+        names = pprint.pformat(tuple(data.classes), width=86, compact=True)
+        metainfo = f'dict(\n    classes={textwrap.indent(names, " " * 12).lstrip()},\n)'
     return f"""\
-    # Files of 16 bits whose values have {data.bit_depth}: 0 to {most} becomes 0 to 255.
-    dict(type='LoadImageFromFile', color_type={KEEP_DEPTH}),  # keeps 16 bits
-    dict(type='ScaleTo8Bit', bit_depth={data.bit_depth}),"""
+data_root = {f'{data.root.as_posix()}/'!r}
+metainfo = {metainfo}
+num_classes = len(metainfo['classes'])"""
 
 
-def _on_schedule(plan: Schedule, train: Split) -> str:
-    return _comment(
-        f'The schedule: {plan.epochs} times {train.total} images, about {plan.iterations} '
-        'iterations. If the validation still improves at the end, train longer; if it gets worse '
-        'while the loss falls, train less or add images.'
-    )
-
-
-def _root(data: Data) -> str:
-    return f'{data.root.as_posix()}/'
-
-
-def _joined(data: Data, path: str) -> str:
-    return path if path.startswith('/') else _root(data) + path
-
-
-def _metainfo(data: Data) -> str:
-    line = f'dict(classes={tuple(data.classes)!r})'
-    if len(line) < 85:
-        return line
-    names = pprint.pformat(tuple(data.classes), width=86, compact=True)
-    return f'dict(\n    classes={textwrap.indent(names, " " * 12).lstrip()},\n)'
-
-
-def _on_names(data: Data) -> str:
-    return '' if data.named else ' Replace the names by those of your classes.'
-
-
-def _on_labels(data: Data) -> str:
+def _on_labels(data: FoundData) -> str:
     if data.first:
         return _comment(
             'Classes are numbered from 1: label 1 is the first name, and 0 is ignored. If 0 is '
@@ -297,7 +251,7 @@ def _on_labels(data: Data) -> str:
     )
 
 
-def _on_void(data: Data) -> str:
+def _on_void(data: FoundData) -> str:
     text = 'Labels that are neither trained nor counted. 255 is always among them.'
     last = data.first + len(data.classes) - 1
     if assumed := data.assumed.get(f'--void {last}'):
@@ -305,84 +259,76 @@ def _on_void(data: Data) -> str:
     return _comment(text)
 
 
-def _detector(data: Data, choice: Choice) -> str:
-    """The settings of the model; on a CPU with narrow heads, unless the weights have wide ones."""
-    narrow = not (choice.gpu or choice.whole)
-    box, mask = 'num_classes=num_classes', 'num_classes=num_classes'
-    extractor = mask_extractor = others = ''
-    if narrow:
-        box += ', in_channels=channels, fc_out_channels=256'
-        mask += ', in_channels=channels, conv_out_channels=channels'
-        extractor = '        bbox_roi_extractor=dict(out_channels=channels),\n'
-        mask_extractor = '        mask_roi_extractor=dict(out_channels=channels),\n'
-        others = """    neck=dict(out_channels=channels),
-    rpn_head=dict(in_channels=channels, feat_channels=channels),
-    train_cfg=dict(rpn_proposal=dict(max_per_img=250), rcnn=dict(sampler=dict(num=128))),
-    test_cfg=dict(rpn=dict(max_per_img=250)),
-"""
-    masks = f'{mask_extractor}        mask_head=dict({mask}),\n' if data.masks else ''
-    heading = '# Narrow heads, for a CPU. On a machine with a GPU, this command writes wide ones.\n'
-    return (
-        (f'{heading}channels = 96\n' if narrow else '')
-        + f"""model = dict(
-{others}    roi_head=dict(
-{extractor}        bbox_head=dict({box}),
-{masks}    ),
-{_backbone(choice)})"""
+def _backbone(choice: Choice) -> str:
+    """Return the last lines of the model: which weights it starts from."""
+    if choice.is_whole:
+        why = 'Weights of a whole model; layers that depend on the number of classes start anew.'
+        return f'    backbone=dict(init_cfg=None),\n)\n# {why}\nload_from = {choice.weights!r}'
+    init_cfg = f'dict(checkpoint={choice.weights!r})' if choice.weights else None
+    return f'    backbone=dict(init_cfg={init_cfg}),\n)'
+
+
+def _load_image(data: FoundData) -> str:
+    """Return the first step of a pipeline, or the first two for 16-bit images."""
+    if data.bit_depth is None:
+        return "    dict(type='LoadImageFromFile'),"
+    most = 2**data.bit_depth - 1
+    return f"""\
+    # Files of 16 bits whose values have {data.bit_depth}: 0 to {most} becomes 0 to 255.
+    dict(type='LoadImageFromFile', color_type={KEEP_DEPTH}),  # keeps 16 bits
+    dict(type='ScaleTo8Bit', bit_depth={data.bit_depth}),"""
+
+
+def _loaders(data: FoundData, choice: Choice, plan: Schedule) -> str:
+    """Return the three data loaders."""
+    workers = f'    num_workers={4 if choice.gpu else 2},'
+    batch = f'    batch_size={plan.batch},  # fewer if memory runs out; then lower the rate as much'
+    with_empty = '        filter_cfg=dict(filter_empty_gt=False),  # images without objects, too'
+    lines = []
+    for name, split in data.splits.items():
+        prefix = f'img={split.images!r}'
+        if split.labels:
+            prefix = f'img_path={split.images!r}, seg_map_path={split.labels!r}'
+        is_train = name == 'train'
+        lines += [
+            f'{name}_dataloader = dict(',
+            *([batch] if is_train else []),
+            workers,
+            '    dataset=dict(',
+            *([f'        ann_file={split.ann_file!r},'] if split.ann_file else []),
+            f'        data_prefix=dict({prefix}),',
+            *([with_empty] if is_train and not split.labels else []),
+            f'        pipeline={"train" if is_train else "test"}_pipeline,',
+            '        **dataset,\n    ),\n)',
+        ]
+    return '\n'.join(
+        lines if 'test' in data.splits else [*lines, 'test_dataloader = val_dataloader']
     )
 
 
-def _detection_loader(split: Split, choice: Choice) -> str:
-    return f"""dict(
-    num_workers={_workers(choice)},
-    dataset=dict(
-        ann_file={split.ann_file!r},
-        data_prefix=dict(img={split.images!r}),
-        pipeline=test_pipeline,
-        **dataset,
-    ),
-)"""
-
-
-def _segmentation_loader(split: Split, choice: Choice) -> str:
-    return f"""dict(
-    num_workers={_workers(choice)},
-    dataset=dict(
-{_label_split(split)}
-        pipeline=test_pipeline,
-        **dataset,
-    ),
-)"""
-
-
-def _label_split(split: Split) -> str:
-    folders = f'data_prefix=dict(img_path={split.images!r}, seg_map_path={split.labels!r}),'
-    lines = [f'ann_file={split.ann_file!r},', folders] if split.ann_file else [folders]
-    return textwrap.indent('\n'.join(lines), ' ' * 8)
-
-
-def _backbone(choice: Choice) -> str:
-    if choice.weights is None or choice.whole:
-        return '    backbone=dict(init_cfg=None),\n'
-    return f'    backbone=dict(init_cfg=dict(checkpoint={choice.weights!r})),\n'
-
-
-def _load_from(choice: Choice) -> str:
-    if not choice.whole:
-        return ''
-    why = 'Weights of a whole model; layers that depend on the number of classes start anew.'
-    return f'{_comment(why)}\nload_from = {choice.weights!r}\n'
-
-
-def _sides(size: tuple[int, int], most: int) -> tuple[int, int]:
-    """The short and the long side to which images are scaled: their own, within limits."""
-    short = min(max(min(size), 96), most)
-    return short, max(short, round(short * max(size) / min(size)))
-
-
-def _workers(choice: Choice) -> int:
-    return 4 if choice.gpu else 2
-
-
-def _warm_up(plan: Schedule) -> int:
-    return max(1, min(500, plan.iterations // 10))
+def _training(plan: Schedule, data: FoundData, unit: str, decay: str, metric: str) -> str:
+    """Return the schedule, in epochs or iterations, with ten validations."""
+    images = data.splits['train'].total
+    length = {'epochs': plan.epochs, 'iters': plan.iterations}[unit]
+    every = max(1, length // 10)
+    logged = math.ceil(images / plan.batch) if unit == 'epochs' else every
+    comment = _comment(
+        f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations. '
+        'If the validation still improves at the end, train longer; if it gets worse while the '
+        'loss falls, train less or add images.'
+    )
+    return f"""\
+{comment}
+max_{unit} = {length}
+train_cfg = dict(max_{unit}=max_{unit}, val_interval={every})
+optim_wrapper = dict(optimizer=dict(lr={plan.rate}), clip_grad=dict(max_norm=5.0, norm_type=2))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end={plan.warm_up}),
+    dict({decay}),
+]
+auto_scale_lr = dict(base_batch_size={plan.batch})
+default_hooks = dict(
+    logger=dict(interval={min(50, logged)}),
+    checkpoint=dict(interval={every}, max_keep_ckpts=2, save_best={metric!r}),
+)
+"""

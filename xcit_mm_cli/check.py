@@ -11,7 +11,7 @@ from .options import add_cfg_options, add_config, add_flag, positive
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-    from xcit_mm.datasets.check import Problem
+    from xcit_mm.datasets.problems import Problem
 
 SPLITS = ('train', 'val', 'test')
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from mmengine.registry import init_default_scope
 
     from xcit_mm.configs import innermost_datasets
-    from xcit_mm.datasets.check import find_problems
+    from xcit_mm.datasets.check.datasets import find_problems
     from xcit_mm.datasets.present import check_datasets
     from xcit_mm.errors import UserError
     from xcit_mm_runtime.files import write_atomically
@@ -81,9 +81,9 @@ def check_class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) 
     from mmengine.registry import MODELS
 
     from xcit_mm.compat import revert_sync_bn
-    from xcit_mm.datasets.check import Problem
+    from xcit_mm.datasets.check.datasets import build_lazily
     from xcit_mm.datasets.check.heads import check_heads
-    from xcit_mm.datasets.check.run import build
+    from xcit_mm.datasets.problems import Problem
     from xcit_mm.errors import BUILD_ERRORS, UserError
 
     if not cfg.get('model') or not cfg.get('check_classes', True):
@@ -96,7 +96,7 @@ def check_class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) 
     try:
         for split, configs in datasets.items():
             for config in configs:
-                check_heads(model, cfg.model, build(config).metainfo, f'{split} data')
+                check_heads(model, cfg.model, build_lazily(config).metainfo, f'{split} data')
     except UserError as error:
         return [Problem('config: class count', path, str(error))]
     return []

@@ -26,16 +26,15 @@ from mmengine.utils import import_modules_from_strings
 
 from xcit_mm.compat import init_gloo, revert_sync_bn
 from xcit_mm.configs import nested_dicts
-from xcit_mm.datasets.check import Report
 from xcit_mm.datasets.present import PUBLIC
+from xcit_mm.datasets.problems import CheckReport
 from xcit_mm.engine.console import without_noise
 from xcit_mm.engine.parent import die_with_parent
 from xcit_mm.engine.runner import GuardedRunner
 from xcit_mm.errors import BUILD_ERRORS, UserError
-from xcit_mm.tables import format_table
 from xcit_mm.weights import use_strict_reader
 from xcit_mm_runtime.files import check_new, check_writable
-from xcit_mm_runtime.inputs import left_out
+from xcit_mm_runtime.inputs import unsupported_files
 
 from .app import INTERRUPTED
 
@@ -311,11 +310,10 @@ def check_output(path: str | Path | None, force: bool, otherwise: str = '') -> N
         check_writable(path)
 
 
-def print_problems(report: Report) -> None:
+def print_problems(report: CheckReport) -> None:
     """Print a table of the problems in a dataset and an example of each, if there are any."""
     if report.problems:
-        print(format_table(report.rows()) + '\n')
-        print('\n'.join(report.examples()) + '\n')
+        print(report.describe() + '\n')
 
 
 def print_left_out(inputs: Sequence[str]) -> None:
@@ -324,5 +322,5 @@ def print_left_out(inputs: Sequence[str]) -> None:
     Args:
         inputs (Sequence[str]): Images, folders and globs.
     """
-    for path in left_out(inputs):
+    for path in unsupported_files(inputs):
         print(f'left out, a file type that is not read from folders: {printable(str(path))}')

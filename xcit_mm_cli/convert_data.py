@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
         val_fraction=args.val_fraction,
         seed=args.seed,
         overwrite=args.force,
-        workers=os.cpu_count() or 1,
     )
     print_converted(converted)
     if args.json:
@@ -70,14 +68,14 @@ def print_converted(converted: Converted) -> None:
 
     report = converted.report
     print_problems(report)
-    print(format_table(converted.rows()) + '\n')
+    print(format_table(converted.rows) + '\n')
     print('\n'.join(f'{split}: {path}' for split, path in converted.files.items()))
     print(f'{report.errors} left out, {len(report.problems) - report.errors} notes')
 
 
 def _settings(converted: Converted, folder: Path) -> str:
     """Return the lines of a config that read the files."""
-    from xcit_mm.datasets.find import relative_to
+    from xcit_mm.datasets.folders import relative_to
 
     lines = ['In a config:', f'  data_root = {f"{folder}/"!r}']
     for split, path in converted.files.items():

@@ -268,9 +268,9 @@ def _predict(task: str) -> str:
 
     from xcit_mm.inference import load_predictor
 
-    scope, config = TASKS[task]
+    _, config = TASKS[task]
     cfg = get_config(f'xcit_mm::{config}')
-    load_predictor(cfg, scope, None, 'cpu', allow_partial=True)(np.zeros((64, 64, 3), np.uint8))
+    load_predictor(cfg, None, 'cpu', allow_partial=True)(np.zeros((64, 64, 3), np.uint8))
     return 'predicts'
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .options import CHECKPOINT_HELP, add_allow_partial, add_cfg_options, add_config, add_flag
 
 if TYPE_CHECKING:
-    from mmengine.config import Config
+    pass
 
 SUFFIXES = {'onnx': '.onnx', 'torch': '.pt2'}
 # ONNX Runtime 1.31 has no RoIAlign of version 22.
@@ -120,10 +120,11 @@ def find_conflict(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     from xcit_mm.configs import bit_depth
-    from xcit_mm.deploy.export import Options, export, report_path
-    from xcit_mm.deploy.support import check_packages
+    from xcit_mm.deploy.export import export, report_path
+    from xcit_mm.deploy.metadata import Options
+    from xcit_mm.deploy.support import check_packages, check_supported
     from xcit_mm.errors import UserError
-    from xcit_mm.inference import build_inferencer
+    from xcit_mm.inference.predictors import build_model, load_weights
 
     from .common import (
         check_checkpoint,
@@ -152,10 +153,8 @@ def run(args: argparse.Namespace) -> int:
     images = read_images(args.images, CHECKED_IMAGES, depth)
     calibration = read_images(args.calibration, CALIBRATION_IMAGES, depth) or None
     say('building the model')
-    check_config(cfg, args)
-    say('loading the weights')
     with explaining_config(args.config):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, 'cpu', args.allow_partial)
+        model = build_model(cfg)
     options = Options(
         args.format,
         args.backbone,
@@ -165,14 +164,17 @@ def run(args: argparse.Namespace) -> int:
         args.opset,
         args.precision,
     )
+    check_supported(model, options)
+    say('loading the weights')
+    with explaining_config(args.config):
+        load_weights(model, cfg, args.checkpoint, args.allow_partial)
     report = export(
         cfg,
-        inferencer.model,
+        model,
         out,
         options,
         name=name,
         checkpoint=args.checkpoint,
-        stored_meta=inferencer.model.dataset_meta,
         images=images,
         calibration=calibration,
         say=say,
@@ -195,19 +197,3 @@ def read_images(inputs: list[str] | None, limit: int, depth: int | None) -> list
         return [read_image(path, depth) for path in paths[:limit]]
     except ImageError as error:
         raise UserError(f'{error}.') from None
-
-
-def check_config(cfg: Config, args: argparse.Namespace) -> None:
-    """Build the model without weights and raise if it cannot be exported."""
-    from mmengine.registry import MODELS, init_default_scope
-
-    from xcit_mm.compat import revert_sync_bn
-    from xcit_mm.deploy.support import check_supported
-
-    from .common import explaining_config
-
-    init_default_scope(cfg.default_scope)
-    revert_sync_bn(cfg)
-    with explaining_config(args.config):
-        model = MODELS.build(cfg.model)
-    check_supported(model, args.format, args.backbone)

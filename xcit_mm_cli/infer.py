@@ -23,8 +23,9 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from xcit_mm.inference import AnnotationFile, Predictor
-    from xcit_mm_runtime.inputs import Source
+    from xcit_mm.inference import AnnotationFile
+    from xcit_mm_runtime.inputs import MediaSource
+    from xcit_mm_runtime.predict import Predictor
 
 # Defaults: what differs from them was asked for.
 SCORE_THR, OVERLAP = 0.3, 256
@@ -168,9 +169,11 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from xcit_mm.errors import UserError
-    from xcit_mm.inference import find_sources, infer, results_path
+    from xcit_mm.inference import infer
     from xcit_mm.inference.processes import device_of, this_process
     from xcit_mm.inference.shards import EVERYTHING, Shard
+    from xcit_mm_runtime.inputs import find_sources
+    from xcit_mm_runtime.predict import results_path
 
     from .common import print_left_out
     from .merge import print_results
@@ -225,7 +228,6 @@ class ChosenModel(NamedTuple):
 def choose_model(args: argparse.Namespace) -> ChosenModel:
     """Return the model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
     import xcit_mm_runtime
-    from xcit_mm.errors import UserError
     from xcit_mm.inference import TASKS, load_predictor
 
     from .common import (
@@ -240,9 +242,8 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
         # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
         threads = os.environ.get('OMP_NUM_THREADS', '')
         model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
-        if model.task not in TASKS.values():
-            raise UserError(f'{args.model} contains only a backbone.')
-        return ChosenModel(model.task, model.info, lambda: model)
+        model.check_predicts()
+        return ChosenModel(model.task, model.metadata.to_dict(), lambda: model)
     cfg = load_config(args.config, args.cfg_options)
     scope = dense_task_of(cfg, 'infer')
     check_checkpoint(args.checkpoint)
@@ -250,7 +251,7 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
 
     def build() -> Predictor:
         with explaining_config(args.config):
-            return load_predictor(cfg, scope, args.checkpoint, args.device, args.allow_partial)
+            return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
 
     return ChosenModel(TASKS[scope], cfg.to_dict(), build)
 
@@ -275,12 +276,12 @@ def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | No
     return AnnotationFile(args.ann_file) if args.ann_file else None
 
 
-def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
+def check_shared(args: argparse.Namespace, sources: Sequence[MediaSource]) -> None:
     """Raise for what several processes cannot do together.
 
     Args:
         args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
     """
     from xcit_mm.errors import UserError
 
@@ -294,18 +295,19 @@ def check_shared(args: argparse.Namespace, sources: Sequence[Source]) -> None:
         raise UserError(f'Camera {cameras[0]} can only be recorded by one process.')
 
 
-def check_results(results: Path, sources: Sequence[Source], args: argparse.Namespace) -> None:
+def check_results(results: Path, sources: Sequence[MediaSource], args: argparse.Namespace) -> None:
     """Raise if there are finished results; delete unfinished ones if the user wants to start over.
 
     Args:
         results (Path): Where predictions go.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
         args (Namespace): The arguments.
     """
     from xcit_mm.errors import UserError
-    from xcit_mm.inference import ResultNames, is_unfinished, is_video
+    from xcit_mm.inference import is_unfinished
     from xcit_mm.inference.shards import delete_shards
     from xcit_mm_runtime.files import check_new
+    from xcit_mm_runtime.inputs import ResultNames, is_video
 
     videos = [i for i, source in enumerate(sources) if is_video(source)]
     if videos and args.no_vis:
@@ -327,14 +329,14 @@ def check_results(results: Path, sources: Sequence[Source], args: argparse.Names
 
 
 def hash_settings(
-    settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[Source]
+    settings: dict[str, Any], args: argparse.Namespace, sources: Sequence[MediaSource]
 ) -> str:
     """Return a hash of everything that affects the results: only the same command continues.
 
     Args:
         settings (dict): The config, or the metadata of an exported model.
         args (Namespace): The arguments.
-        sources (Sequence[Source]): The inputs.
+        sources (Sequence[MediaSource]): The inputs.
     """
     files = [
         Path(name).expanduser() for name in (args.model or args.checkpoint, args.ann_file) if name
@@ -351,7 +353,7 @@ def infer_large(args: argparse.Namespace) -> int:
     """Run on large images, one after another."""
     from xcit_mm.configs import bit_depth, category_ids
     from xcit_mm.errors import UserError
-    from xcit_mm.inference import TASKS, build_inferencer, results_path
+    from xcit_mm.inference import TASKS, load_model
     from xcit_mm.inference.ids import own_ids
     from xcit_mm.large.infer import (
         UNFINISHED,
@@ -363,6 +365,7 @@ def infer_large(args: argparse.Namespace) -> int:
     from xcit_mm.large.units import parse_bytes
     from xcit_mm_runtime.files import check_new
     from xcit_mm_runtime.inputs import to_network_depth
+    from xcit_mm_runtime.predict import results_path
 
     from .common import (
         check_checkpoint,
@@ -396,8 +399,7 @@ def infer_large(args: argparse.Namespace) -> int:
     elif all(path.exists() for path in outputs) and not unfinished.exists():
         check_new(outputs[0], args.force, ELSEWHERE)
     with explaining_config(args.config):
-        inferencer = build_inferencer(cfg, task, args.checkpoint, args.device, args.allow_partial)
-    model = inferencer.model
+        model = load_model(cfg, args.checkpoint, args.device, args.allow_partial)
     scale = functools.partial(
         to_network_depth, channels=model.backbone.in_channels, bit_depth=bit_depth(cfg) or 16
     )

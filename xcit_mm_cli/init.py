@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import re
 import shlex
 import tempfile
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 from .options import add_flag, add_source_options
 
 if TYPE_CHECKING:
-    from xcit_mm.datasets.check import Report
-    from xcit_mm.datasets.find import Data
+    from xcit_mm.datasets.find import FoundData
+    from xcit_mm.datasets.problems import CheckReport
     from xcit_mm.starter import Choice
 
 ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
@@ -23,7 +22,6 @@ ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
 SCOPES = {'detection': 'mmdet', 'segmentation': 'mmseg'}
 # The published weights of whole models, which fit one task only.
 WHOLE = {'detection': 'coco/', 'segmentation': 'ade20k/sem_fpn/'}
-CORES = os.cpu_count() or 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +142,7 @@ def choose(args: argparse.Namespace) -> Choice:
     return Choice(arch, patch_size, weights, gpu, shlex.join(words))
 
 
-def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
+def _find_objects(args: argparse.Namespace) -> tuple[FoundData | None, int]:
     """Return the data, converted to COCO's format if needed, and how much that left out."""
     from xcit_mm.datasets.convert import convert_folder, find_format
     from xcit_mm.datasets.find import find_coco
@@ -152,7 +150,7 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     from .convert_data import print_converted
 
     coco_dir = args.coco_dir or args.data / 'coco'
-    options = {'val_fraction': args.val_fraction, 'seed': args.seed, 'workers': CORES}
+    options = {'val_fraction': args.val_fraction, 'seed': args.seed}
     data, kind = None, args.format
     if args.format == 'auto':
         data = find_coco(args.data, coco_dir, args.classes, **options)
@@ -175,10 +173,10 @@ def _find_objects(args: argparse.Namespace) -> tuple[Data | None, int]:
     )
     print_converted(converted)
     print()
-    return find_coco(args.data, coco_dir, workers=CORES), converted.report.errors
+    return find_coco(args.data, coco_dir), converted.report.errors
 
 
-def _find_labels(args: argparse.Namespace) -> Data | None:
+def _find_labels(args: argparse.Namespace) -> FoundData | None:
     from xcit_mm.datasets.find import find_labels
 
     return find_labels(
@@ -189,11 +187,10 @@ def _find_labels(args: argparse.Namespace) -> Data | None:
         args.classes_from,
         args.val_fraction,
         args.seed,
-        CORES,
     )
 
 
-def _check(text: str, name: str, task: str) -> Report:
+def _check(text: str, name: str, task: str) -> CheckReport:
     """Build what a config names, and check the data as ``xcit-mm check`` does.
 
     Args:
@@ -207,7 +204,7 @@ def _check(text: str, name: str, task: str) -> Report:
     from mmengine.registry import MODELS, init_default_scope
 
     from xcit_mm.configs import innermost_datasets
-    from xcit_mm.datasets.check import find_problems
+    from xcit_mm.datasets.check.datasets import find_problems
     from xcit_mm.datasets.guard import build_guarded
     from xcit_mm.errors import UserError
 
@@ -225,14 +222,14 @@ def _check(text: str, name: str, task: str) -> Report:
     datasets = {split: list(innermost_datasets(loader)) for split, loader in loaders.items()}
     with explaining_config(name):
         MODELS.build(cfg.model)
-    report = find_problems(datasets, CORES)
+    report = find_problems(datasets)
     with explaining_config(name):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
     return report
 
 
-def _print(report: Report, data: Data, out: Path, choice: Choice) -> None:
+def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:
     from .common import print_problems
 
     print_problems(report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .options import add_flag
 
 if TYPE_CHECKING:
-    from xcit_mm.inference.shards import Job
+    from xcit_mm.inference.shards import InferenceJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,17 +52,19 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
-def print_results(job: Job, out_dir: Path, skipped: Iterable[tuple[str, str]], done: int) -> None:
+def print_results(
+    job: InferenceJob, out_dir: Path, skipped: Iterable[tuple[str, str]], done: int
+) -> None:
     """Print what an inference has skipped, and where its results are.
 
     Args:
-        job (Job): The inference.
+        job (InferenceJob): The inference.
         out_dir (Path): The folder for results.
         skipped (Iterable[tuple[str, str]]): Files that could not be used, with the reason.
         done (int): How many inputs could be used.
     """
-    from xcit_mm.inference import results_path
-    from xcit_mm.inference.predictions import RESULTS
+    from xcit_mm_runtime.coco import RESULTS
+    from xcit_mm_runtime.predict import results_path
 
     from .common import printable
 

@@ -46,8 +46,6 @@ def run(args: argparse.Namespace) -> int:
             negatives=args.negatives,
             overwrite=args.force,
         )
-    except FileExistsError as error:
-        raise UserError(f'{error}; --force replaces it.') from None
     except ValueError as error:
         raise UserError(str(error)) from None
     seconds = time.monotonic() - start

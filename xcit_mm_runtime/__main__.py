@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
-import numpy as np
-
 from . import coco
-from .errors import ImageError, UserError
-from .inputs import ResultNames, find_images, read_image
+from .errors import UserError
+from .files import check_new
+from .inputs import ResultNames, find_images
 from .model import load
-from .results import Detections
+from .predict import FilePredictor, Skipped, results_path
+from .progress import track
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -61,57 +60,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict for all images; returns the exit status."""
+    """Predict for all images; return the exit status."""
     paths = find_images(args.inputs)
     model = load(args.model, args.threads)
-    if model.task == 'features':
-        raise UserError(f'{args.model} is a backbone alone, which detects and segments nothing.')
+    model.check_predicts()
     out_dir = Path(args.out_dir)
-    results = out_dir / ('predictions.json' if model.task == 'detection' else 'labels')
-    if results.exists() and not args.force:
-        raise UserError(
-            f'{results} already exists; --force overwrites it, --out-dir writes elsewhere.'
-        )
-    kinds = coco.categories(model.classes, model.category_ids)
-    images, found, skipped = [], [], {}
+    results = results_path(model.task, out_dir)
+    check_new(results, args.force, '--out-dir writes elsewhere')
+    categories = coco.categories(model.classes, model.category_ids)
+    score_thr = None if args.no_vis else args.score_thr
+    predict = FilePredictor(model, out_dir, score_thr, categories)
+    records, skipped = [], 0
     names = ResultNames(paths)
-    for number, path in enumerate(paths, 1):
-        name = names[number - 1]
+    for i, path in enumerate(track(paths, 'images', len(paths))):
         try:
-            image = read_image(path, model.bit_depth)
-            result = model(image)
-        except (ImageError, MemoryError) as error:
-            skipped[path] = str(error) or 'not enough memory'
-            continue
-        if isinstance(result, Detections):
-            images.append(coco.image_entry(number, path, image.shape))
-            found += coco.annotations(result, number, kinds)
-        else:
-            write_png(results / f'{name}.png', result.labels)
-        if not args.no_vis:
-            options = (args.score_thr,) if isinstance(result, Detections) else ()
-            write_png(out_dir / 'vis' / f'{name}.png', result.draw(image, *options))
+            records.append(predict(path, names[i], i + 1))
+        except Skipped as reason:
+            skipped += 1
+            print(f'skipped, {reason}: {path}')
     if model.task == 'detection':
-        out_dir.mkdir(parents=True, exist_ok=True)
-        with results.open('w', encoding='utf-8') as file:
-            coco.write_predictions(file, coco.OWN_IDS, kinds, found, images)
-    for path, reason in skipped.items():
-        print(f'skipped, {reason}: {path}')
-    print(f'{len(paths) - len(skipped)} of {len(paths)} images\npredictions: {results}')
+        coco.write_predictions(results, coco.OWN_IDS, categories, records)
+    print(f'{len(records)} of {len(paths)} images\npredictions: {results}')
     if not args.no_vis:
         print(f'pictures: {out_dir / "vis"}')
     return 1 if skipped else 0
-
-
-def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image, and the folder for it.
-
-    Args:
-        path (Path): The file.
-        image (np.ndarray): BGR, or labels.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cv2.imencode('.png', image)[1].tobytes())
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .results import class_name
+from .results import Detections, Segmentation, class_name
 
 Color = tuple[int, int, int]
 # Labels without a class, where there are fewer classes.
@@ -26,65 +26,45 @@ MAX_NAME = 36
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
-def draw_detections(
-    image: np.ndarray,
-    boxes: np.ndarray,
-    scores: np.ndarray | None,
-    labels: np.ndarray,
-    masks: np.ndarray | None = None,
-    classes: Sequence[str] = (),
-    palette: Sequence[Sequence[int]] | None = None,
-    score_thr: float = 0.3,
-) -> np.ndarray:
+def draw_detections(image: np.ndarray, found: Detections, score_thr: float = 0.3) -> np.ndarray:
     """Draw boxes with class names and scores, and masks with their outlines.
 
     Args:
         image (np.ndarray): BGR.
-        boxes (np.ndarray): (D, 4), x1 y1 x2 y2 in pixels of the image.
-        scores (np.ndarray, optional): (D,). None for objects without scores, which are all drawn.
-        labels (np.ndarray): (D,), indices of classes.
-        masks (np.ndarray, optional): bool (D, H, W).
-        classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
+        found (Detections): The objects. Those without scores are all drawn.
         score_thr (float): Only detections that score above this are drawn. Defaults to 0.3.
 
     Returns:
         np.ndarray: A new image of the same size.
     """
     picture = np.ascontiguousarray(image).copy()
-    shown = np.arange(len(boxes))
-    if scores is not None:
-        shown = np.flatnonzero(scores > score_thr)
-        shown = shown[np.argsort(scores[shown], kind='stable')]  # the best on top
-    bgr = colors(int(labels.max(initial=-1)) + 1, palette)
+    shown = np.arange(len(found.boxes))
+    if found.scores is not None:
+        shown = np.flatnonzero(found.scores > score_thr)
+        shown = shown[np.argsort(found.scores[shown], kind='stable')]  # the best on top
+    bgr = colors(int(found.labels.max(initial=-1)) + 1, found.palette)
     thickness = max(1, round(min(picture.shape[:2]) / 300))
-    if masks is not None:
+    if found.masks is not None:
         for i in shown:
-            _blend(picture, masks[i], bgr[labels[i]], thickness)
-    corners = np.rint(boxes).astype(int)
+            _blend(picture, found.masks[i], bgr[found.labels[i]], thickness)
+    corners = np.rint(found.boxes).astype(int)
     for i in shown:
-        cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[labels[i]], thickness)
+        cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[found.labels[i]], thickness)
     for i in shown:
-        text = drawable(classes, int(labels[i]))
-        text += '' if scores is None else f' {scores[i]:.2f}'
-        _tag(picture, text, corners[i], bgr[labels[i]])
+        text = drawable(found.classes, int(found.labels[i]))
+        text += '' if found.scores is None else f' {found.scores[i]:.2f}'
+        _tag(picture, text, corners[i], bgr[found.labels[i]])
     return picture
 
 
 def draw_segmentation(
-    image: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[str] = (),
-    palette: Sequence[Sequence[int]] | None = None,
-    fixed_size: bool = False,
+    image: np.ndarray, found: Segmentation, fixed_size: bool = False
 ) -> np.ndarray:
     """Color every pixel by its class, and name the classes that are there in a strip beside it.
 
     Args:
         image (np.ndarray): BGR.
-        labels (np.ndarray): (H, W), indices of classes; 255 and negative numbers are no class.
-        classes (Sequence[str]): Names. Classes without one are numbered.
-        palette (Sequence, optional): RGB colors. Defaults to None, for :func:`colors`.
+        found (Segmentation): The class of each pixel; 255 and negative numbers are no class.
         fixed_size (bool): Whether the strip depends only on the size of the image and on the names,
             as the frames of a video need. Classes for which it has no room are counted. Defaults
             to False.
@@ -92,10 +72,10 @@ def draw_segmentation(
     Returns:
         np.ndarray: A new image with the given one on the left, and the strip on the right.
     """
-    labels = labels.astype(np.int64)
+    labels, classes = found.labels.astype(np.int64), found.classes
     valid = (labels >= 0) & ((labels != IGNORED) | (len(classes) > IGNORED))
     counts = np.bincount(labels[valid])
-    bgr = colors(max(len(counts), len(classes), 1), palette)
+    bgr = colors(max(len(counts), len(classes), 1), found.palette)
     painted = np.array(bgr, np.uint8)[np.where(valid, labels, 0)]
     mixed = cv2.addWeighted(image, 1 - SEGMENTATION_OPACITY, painted, SEGMENTATION_OPACITY, 0)
     picture = np.where(valid[..., None], mixed, image)
@@ -114,28 +94,28 @@ def side_by_side(pictures: Mapping[str, np.ndarray]) -> np.ndarray:
     size = max(map(_font_size, pictures.values()))
     columns = []
     for title, picture in pictures.items():
-        ink = _ink(title, size)
-        shape = len(ink) + height, max(picture.shape[1], ink.shape[1]) + size // 2, 3
+        mask = _text_mask(title, size)
+        shape = len(mask) + height, max(picture.shape[1], mask.shape[1]) + size // 2, 3
         column = np.full(shape, 255, np.uint8)
-        _write(column, ink, 0, 0, WHITE, BLACK)
-        column[len(ink) : len(ink) + len(picture), : picture.shape[1]] = picture
+        _write(column, mask, 0, 0, WHITE, BLACK)
+        column[len(mask) : len(mask) + len(picture), : picture.shape[1]] = picture
         columns.append(column)
     return np.concatenate(columns, axis=1)
 
 
 def colors(count: int, palette: Sequence[Sequence[int]] | None = None) -> list[Color]:
-    """One BGR color per class: that of the palette, else a fixed one that is easy to tell apart.
+    """Return one BGR color per class: the palette's, else a fixed one that is easy to tell apart.
 
     Args:
         count (int): Number of classes.
         palette (Sequence, optional): RGB colors of the first classes.
     """
     given = [(int(blue), int(green), int(red)) for red, green, blue in palette or ()]
-    return given + [_made_up(i) for i in range(len(given), count)]
+    return given + [_generated_color(i) for i in range(len(given), count)]
 
 
-def _made_up(i: int) -> Color:
-    """Hues a golden angle apart never meet; brightness and saturation change every few of them."""
+def _generated_color(i: int) -> Color:
+    """Return a color whose hue is a golden angle from the one before: no two hues are equal."""
     value = (1.0, 0.7, 0.85)[i // 7 % 3]
     saturation = (0.85, 0.5)[i // 21 % 2]
     red, green, blue = colorsys.hsv_to_rgb(i * 0.618034 % 1, saturation, value)
@@ -143,7 +123,7 @@ def _made_up(i: int) -> Color:
 
 
 def drawable(classes: Sequence[str], label: int) -> str:
-    """A name that Pillow's own font has: without accents, and with ? for what is not Latin.
+    """Return a name in letters of Pillow's own font: without accents, ? for what is not Latin.
 
     Args:
         classes (Sequence[str]): The names.
@@ -172,12 +152,12 @@ def _blend(picture: np.ndarray, mask: np.ndarray, color: Color, thickness: int) 
 
 def _tag(picture: np.ndarray, text: str, box: np.ndarray, color: Color) -> None:
     """Write above the top left corner of a box, or inside it at the edge of the image."""
-    ink = _ink(text, _font_size(picture))
-    height, width = ink.shape
+    mask = _text_mask(text, _font_size(picture))
+    height, width = mask.shape
     y = box[1] - height if box[1] >= height else box[1]
     x = min(max(box[0], 0), max(picture.shape[1] - width, 0))
     y = min(max(y, 0), max(picture.shape[0] - height, 0))
-    _write(picture, ink, x, y, color, _readable_on(color))
+    _write(picture, mask, x, y, color, _readable_on(color))
 
 
 def _with_legend(
@@ -192,7 +172,7 @@ def _with_legend(
             the widest of them and is as high as the picture.
     """
     size, height = _font_size(picture), len(picture)
-    row = _ink('', size).shape[0]
+    row = _text_mask('', size).shape[0]
     if all_names is None:
         # More rows than the picture has room for rather than many columns.
         rows = max(height // row, min(len(entries), 20))
@@ -204,7 +184,7 @@ def _with_legend(
         if len(entries) > rows:
             entries = [*entries[: rows - 1], (f'{len(entries) - rows + 1} more', WHITE)]
     columns = [entries[i : i + rows] for i in range(0, len(entries), rows)] or [[]]
-    width = 2 * row + max((_ink(name, size).shape[1] for name in names), default=0)
+    width = 2 * row + max((_text_mask(name, size).shape[1] for name in names), default=0)
     canvas = np.full((height, picture.shape[1] + width * len(columns), 3), 255, np.uint8)
     canvas[: len(picture), : picture.shape[1]] = picture
     margin = max(1, row // 6)
@@ -212,7 +192,7 @@ def _with_legend(
         x, y = picture.shape[1] + i // rows * width, i % rows * row
         swatch = (x + margin, y + margin), (x + row, y + row - margin)
         cv2.rectangle(canvas, *swatch, color, cv2.FILLED)
-        _write(canvas, _ink(name, size), x + row + margin, y, WHITE, BLACK)
+        _write(canvas, _text_mask(name, size), x + row + margin, y, WHITE, BLACK)
     return canvas
 
 
@@ -221,8 +201,8 @@ def _font_size(picture: np.ndarray) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ink(text: str, size: int) -> np.ndarray:
-    """The coverage of each pixel by a line of text, 0...255; all lines of a size are as high."""
+def _text_mask(text: str, size: int) -> np.ndarray:
+    """Return how much text covers each pixel, 0...255; all lines of a size are as high."""
     font = _font(size)
     ascent, descent = font.getmetrics()
     width = round(font.getlength(text)) + size // 2
@@ -237,11 +217,11 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def _write(
-    picture: np.ndarray, ink: np.ndarray, x: int, y: int, ground: Color, text: Color
+    picture: np.ndarray, mask: np.ndarray, x: int, y: int, ground: Color, text: Color
 ) -> None:
     """Put text on a rectangle of one color, cut off at the edges of the picture."""
-    part = picture[y : y + ink.shape[0], x : x + ink.shape[1]]
-    cover = ink[: part.shape[0], : part.shape[1], None] / 255
+    part = picture[y : y + mask.shape[0], x : x + mask.shape[1]]
+    cover = mask[: part.shape[0], : part.shape[1], None] / 255
     part[:] = np.rint(np.array(ground) * (1 - cover) + np.array(text) * cover)
 
 

@@ -1,4 +1,4 @@
-"""Which images and videos the user means, how images are read, and what results are called."""
+"""Finds the images and videos that the user names, reads images, and names their results."""
 
 import glob
 import itertools
@@ -19,34 +19,34 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.p
 VIDEO_SUFFIXES = ('.mp4', '.m4v', '.avi', '.mov', '.mkv', '.webm', '.mpg', '.mpeg', '.wmv', '.gif')
 # The path of a file, or the number of a camera. Paths are text: as Path objects, millions of them
 # would take gigabytes.
-Source = str | int
+MediaSource = str | int
 # How many files of a list are looked for before any work starts.
 LOOKED_FOR = 100
 # How many bits cameras and scanners give the values of 16-bit files.
 BIT_DEPTHS = (8, 10, 12, 14, 16)
 
 
-def is_video(source: Source) -> bool:
-    """Whether it has more than one frame, by its name."""
+def is_video(source: MediaSource) -> bool:
+    """Return whether a source has more than one frame, by its name."""
     return isinstance(source, int) or _suffix(source) in VIDEO_SUFFIXES
 
 
-def find_sources(inputs: Iterable[str]) -> list[Source]:
-    """Images and videos, named as for :func:`find_images`, and cameras by number."""
+def find_sources(inputs: Iterable[str]) -> list[MediaSource]:
+    """Return images and videos, named as for :func:`find_images`, and cameras by number."""
     inputs = list(inputs)
     cameras = [item for item in inputs if item.isdecimal() and not Path(item).exists()]
     files = _find_files(item for item in inputs if item not in cameras)
     return [*files, *dict.fromkeys(int(number) for number in cameras)]
 
 
-def left_out(inputs: Iterable[str]) -> Iterator[str]:
-    """Images and videos in the given folders that :func:`find_images` does not take."""
+def unsupported_files(inputs: Iterable[str]) -> Iterator[str]:
+    """Yield images and videos in the given folders that :func:`find_images` does not take."""
     for item in inputs:
         if os.path.isdir(item):
-            yield from filter(_is_left_out, _walk(item))
+            yield from filter(_is_unsupported, _walk(item))
 
 
-def _is_left_out(path: str) -> bool:
+def _is_unsupported(path: str) -> bool:
     if _suffix(path) in IMAGE_SUFFIXES:
         return False
     kind, _ = mimetypes.guess_type(path)
@@ -54,7 +54,7 @@ def _is_left_out(path: str) -> bool:
 
 
 def find_images(inputs: Iterable[str]) -> list[Path]:
-    """Images named by files, folders (searched recursively), globs and lists, each once.
+    """Return images named by files, folders (searched recursively), globs and lists, each once.
 
     Folders and globs are sorted, so every process finds the same images in the same order. A list
     is written ``@FILE``, and has one path per line.
@@ -87,7 +87,7 @@ def _find_files(inputs: Iterable[str]) -> list[str]:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """All files below a folder, sorted, without asking the disk about each of them."""
+    """Yield all files below a folder, sorted, without asking the disk about each of them."""
     with os.scandir(folder) as entries:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     folder = str(Path(folder))
@@ -100,7 +100,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _read_list(path: str) -> list[str]:
-    """The files of a list with one path per line, as they would be on the command line."""
+    """Return the files of a list with one path per line."""
     try:
         # Names are not always UTF-8. Editors on Windows add a mark at the beginning.
         with open(path, encoding='utf-8-sig', errors='surrogateescape') as file:
@@ -123,7 +123,7 @@ def _suffix(path: str) -> str:
 
 
 class ResultNames:
-    """A name for the results of each source: its stem, with folders where stems repeat.
+    """Names the results of each source: by its stem, with folders where stems repeat.
 
     No two names are equal. Where folders are not enough (``../a.jpg`` and ``a.jpg``), a number is
     added. Only names that are not stems are kept, as there can be millions.
@@ -132,7 +132,7 @@ class ResultNames:
         sources (Sequence): Files and cameras.
     """
 
-    def __init__(self, sources: Sequence[Source | Path]) -> None:
+    def __init__(self, sources: Sequence[MediaSource | Path]) -> None:
         self.sources = sources
         counts = Counter(map(_stem, sources))
         self.others: dict[int, str] = {}
@@ -148,14 +148,14 @@ class ResultNames:
         return self.others.get(index) or _stem(self.sources[index])
 
 
-def _stem(source: Source | Path) -> str:
+def _stem(source: MediaSource | Path) -> str:
     if isinstance(source, int):
         return f'camera_{source}'
     return os.path.splitext(os.path.basename(source))[0]
 
 
 def read_image(path: str | os.PathLike, bit_depth: int | None = None) -> np.ndarray:
-    """An image file as BGR of 8 bits, turned as its EXIF data says.
+    """Read an image file as BGR of 8 bits, turned as its EXIF data says.
 
     Args:
         path (str or PathLike): The file.
@@ -175,7 +175,7 @@ def read_image(path: str | os.PathLike, bit_depth: int | None = None) -> np.ndar
 
 
 def decode(content: np.ndarray, bit_depth: int | None = None) -> np.ndarray | None:
-    """The content of an image file as BGR of 8 bits; None if that is impossible.
+    """Return the content of an image file as BGR of 8 bits; None if that is impossible.
 
     Args:
         content (np.ndarray): Its bytes, uint8.
@@ -193,7 +193,7 @@ def decode(content: np.ndarray, bit_depth: int | None = None) -> np.ndarray | No
 
 
 def decode_any_depth(content: np.ndarray) -> np.ndarray | None:
-    """As :func:`decode`, with the type of the file: uint8, uint16 or another."""
+    """Do the same as :func:`decode`, but keep the type: uint8, uint16 or another."""
     return _decode(content, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
 
 
@@ -230,12 +230,12 @@ def to_network_depth(image: np.ndarray, channels: int, bit_depth: int) -> np.nda
 
 
 def bits_of(maximum: int) -> int:
-    """The smallest of :data:`BIT_DEPTHS` that a largest value fits in."""
+    """Return the smallest of :data:`BIT_DEPTHS` that a largest value fits in."""
     return next(bits for bits in BIT_DEPTHS if maximum < 2**bits)
 
 
 def unused_bits(maximum: int) -> str | None:
-    """What to do about 16-bit images with this largest value, if they look like fewer bits."""
+    """Return advice on 16-bit images with this largest value, if they look like fewer bits."""
     bits = bits_of(maximum)
     if bits == 16 or maximum == 0:
         return None

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def paste(
-    masks: np.ndarray, boxes: np.ndarray, size: tuple[int, int], threshold: float
+    masks: np.ndarray, boxes: np.ndarray, size: tuple[int, int], threshold: float | None
 ) -> np.ndarray:
     """Stretch each mask over its box, as mmdet does.
 
@@ -12,24 +12,27 @@ def paste(
         masks (np.ndarray): (D, M, M), probabilities.
         boxes (np.ndarray): float32 (D, 4), x1 y1 x2 y2 in pixels.
         size (tuple[int, int]): Height and width of the image.
-        threshold (float): The lowest probability that belongs to the object.
+        threshold (float, optional): The lowest probability that belongs to the object; None for
+            the probabilities themselves.
 
     Returns:
-        np.ndarray: bool (D, height, width).
+        np.ndarray: (D, height, width), bool, or float32 without a threshold.
     """
     height, width = size
-    pasted = np.zeros((len(masks), height, width), bool)
+    kind = np.float32 if threshold is None else bool
+    pasted = np.zeros((len(masks), height, width), kind)
     for i, (mask, (x1, y1, x2, y2)) in enumerate(zip(masks, boxes, strict=True)):
         # Bilinear interpolation in rows and columns, one after the other.
         top, rows = _weights(y1, y2, mask.shape[0], height)
         left, columns = _weights(x1, x2, mask.shape[1], width)
-        inside = rows @ mask.astype(np.float32) @ columns.T >= threshold
-        pasted[i, top : top + len(rows), left : left + len(columns)] = inside
+        values = rows @ mask.astype(np.float32) @ columns.T
+        part = pasted[i, top : top + len(rows), left : left + len(columns)]
+        part[:] = values if threshold is None else values >= threshold
     return pasted
 
 
 def _weights(low: float, high: float, cells: int, length: int) -> tuple[int, np.ndarray]:
-    """How much each cell of a mask counts for each pixel near the box, along one axis.
+    """Return the weight of each cell of a mask for each pixel near the box, along one axis.
 
     Args:
         low (float): Where the box starts.

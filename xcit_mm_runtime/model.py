@@ -1,8 +1,7 @@
 """Loads an exported model and runs it on images."""
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,19 @@ import numpy as np
 from .errors import ImageError, ModelError
 from .inputs import read_image
 from .masks import paste
+from .metadata import Metadata
 from .preprocess import resize_image, to_planes
 from .results import Detections, Segmentation, label_type
 
-# The key of our metadata in the file, and the newest layout of it that this version reads.
-METADATA, FORMAT = 'xcit_mm', 1
 OUTPUTS = {
-    'detection': ('boxes', 'scores', 'labels'),
-    'segmentation': (),
-    'features': ('level_0',),
+    'detection': {'boxes', 'scores', 'labels'},
+    'segmentation': set(),
+    'features': {'level_0'},
 }
+INPUT_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}
+
+# Runs a graph on its input (B, C, H, W); returns its outputs by name.
+Graph = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 def load(path: str | os.PathLike, threads: int = 0) -> 'Model':
@@ -52,69 +54,45 @@ def load(path: str | os.PathLike, threads: int = 0) -> 'Model':
             str(path), options, providers=['CPUExecutionProvider']
         )
     except Exception as error:  # ONNX Runtime raises classes without a common base
-        raise ModelError(f'{path} is damaged or not an ONNX file: {_first_line(error)}') from None
-    return Model(session, read_metadata(session.get_modelmeta().custom_metadata_map, path), path)
+        raise ModelError(f'{path} is damaged or not an ONNX file: {first_line(error)}') from None
+    metadata = Metadata.read(session.get_modelmeta().custom_metadata_map, path)
+    inputs = {node.name: node.type for node in session.get_inputs()}
+    names = [node.name for node in session.get_outputs()]
+    needed, expected = OUTPUTS.get(metadata.task), INPUT_TYPES.get(metadata.input['dtype'])
+    if needed is None or inputs != {'image': expected} or not needed <= set(names):
+        raise ModelError(
+            f'{path} does not have the inputs and outputs that its metadata states: it has '
+            f'{inputs} and {names}.'
+        )
+    return Model(session_graph(session), metadata, path)
 
 
-def read_metadata(properties: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """What the export wrote about a model.
+def session_graph(session: Any) -> Graph:
+    """Return a function that runs a graph.
 
     Args:
-        properties (Mapping[str, str]): The metadata of the ONNX file.
-        path (Path): The file, for error messages.
+        session (onnxruntime.InferenceSession): The graph.
     """
-    if METADATA not in properties:
-        raise ModelError(
-            f'{path} is an ONNX file that xcit-mm export did not write: it lacks the metadata '
-            f'{METADATA!r}, which says how to prepare images.'
-        )
-    try:
-        info = json.loads(properties[METADATA])
-        number = int(info['format'])
-    except (ValueError, KeyError, TypeError):
-        raise ModelError(f'{path}: its metadata {METADATA!r} is damaged.') from None
-    if number > FORMAT:
-        raise ModelError(
-            f'{path} was written by a newer version, in format {number}; this one reads up to '
-            f'{FORMAT}. Update xcit_mm, or export the model again.'
-        )
-    return info
+    names = [node.name for node in session.get_outputs()]
+    return lambda planes: dict(zip(names, session.run(names, {'image': planes}), strict=True))
 
 
 class Model:
-    """An exported detector, segmentor or backbone.
+    """An exported detector, segmentor or backbone; :func:`load` returns one.
 
     Args:
-        session (onnxruntime.InferenceSession): Runs the graph.
-        info (dict): The metadata of the file.
+        graph (callable): Runs the graph: its input (B, C, H, W) to its outputs by name.
+        metadata (Metadata): What the file says about itself.
         path (Path): The file.
     """
 
-    def __init__(self, session: Any, info: dict[str, Any], path: Path) -> None:
-        self.session, self.info, self.path = session, info, path
-        try:
-            self.task: str = info['task']
-            self.classes: list[str] = [str(name) for name in info['classes'] or ()]
-            self.palette: list[list[int]] | None = info['palette']
-            self.category_ids: list[int] | None = info['category_ids']
-            self.resize: dict[str, Any] | None = info['resize']
-            self.channels: int = info['channels']
-            # Files of earlier versions lack it.
-            self.bit_depth: int | None = info.get('bit_depth')
-            self._input: dict[str, Any] = info['input']
-            expected = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}[self._input['dtype']]
-            needed = OUTPUTS[self.task]
-        except (KeyError, TypeError) as error:
-            raise ModelError(
-                f'{path}: its metadata lacks {error}. Export the model again.'
-            ) from None
-        self.outputs = [output.name for output in session.get_outputs()]
-        inputs = {node.name: node.type for node in session.get_inputs()}
-        if inputs != {'image': expected} or not set(needed) <= set(self.outputs):
-            raise ModelError(
-                f'{path} does not have the inputs and outputs that its metadata states: it has '
-                f'{inputs} and {self.outputs}.'
-            )
+    def __init__(self, graph: Graph, metadata: Metadata, path: Path) -> None:
+        self.graph, self.metadata, self.path = graph, metadata, path
+        self.task = metadata.task
+        self.classes = [str(name) for name in metadata.classes or ()]
+        self.palette = metadata.palette
+        self.category_ids = metadata.category_ids
+        self.bit_depth = metadata.bit_depth
 
     def __call__(self, image: np.ndarray | str | os.PathLike) -> Detections | Segmentation:
         """Predict for one image.
@@ -127,50 +105,58 @@ class Model:
 
         Raises:
             ImageError: If the model cannot take it; says why.
+            MemoryError: If there is not enough memory for it.
         """
-        if self.task == 'features':
-            raise ModelError(
-                f'{self.path} is a backbone alone, which detects and segments nothing.'
-            )
+        self.check_predicts()
         pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
-        resized = self._resized(pixels)
+        resized = self._resize(pixels)
         outputs = self._run(resized)
         if self.task == 'detection':
             return self._detections(outputs, pixels.shape[:2], resized.shape[:2])
         return Segmentation(self._labels(outputs, pixels.shape[:2]), self.classes, self.palette)
 
+    def check_predicts(self) -> None:
+        """Raise a :class:`ModelError` for a backbone without a head."""
+        if self.task == 'features':
+            raise ModelError(f'{self.path} contains only a backbone, which predicts nothing.')
+
     def features(self, image: np.ndarray | str | os.PathLike) -> list[np.ndarray]:
-        """The outputs of a backbone for one image, float32 (C, h, w), the finest first.
+        """Return the outputs of a backbone for one image, float32 (C, h, w), the finest first.
 
         Args:
             image: As for a call.
         """
         pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
-        return list(self._run(self._resized(pixels)).values())
+        return list(self._run(self._resize(pixels)).values())
 
-    def _resized(self, image: np.ndarray) -> np.ndarray:
-        check_image(image, self.channels)
-        patch = self.info.get('patch_size') or 1
-        check_size(image.shape, patch)
+    def run_batch(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the graph computes for images as they are, by the names of its outputs.
+
+        Args:
+            images (np.ndarray): uint8 (B, H, W, C), BGR; they are normalized but not resized.
+        """
+        return self.graph(to_planes(images, **self.metadata.input))
+
+    def _resize(self, image: np.ndarray) -> np.ndarray:
+        check_image(image, self.metadata.channels)
+        check_size(image.shape, self.metadata.patch_size)
         try:
-            resized = resize_image(image, self.resize)
+            resized = resize_image(image, self.metadata.resize)
         except (cv2.error, ValueError) as error:
-            raise ImageError(_first_line(error)) from None
-        check_size(resized.shape, patch, self.info.get('padding_divisor') or 1)
+            raise ImageError(first_line(error)) from None
+        check_size(resized.shape, self.metadata.patch_size, self.metadata.padding_divisor)
         return resized
 
     def _run(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """The outputs of the graph by name, without the dimension of the batch."""
-        planes = to_planes(image, **self._input)
+        """Return the outputs for one image, without the dimension of the batch."""
         try:
-            found = self.session.run(self.outputs, {'image': planes})
-        except Exception as error:  # as above
-            text = _first_line(error)
+            outputs = self.run_batch(image[None])
+        except Exception as error:  # as in load
+            text = first_line(error)
             if 'allocat' in text or 'bad_alloc' in text:
                 raise MemoryError(text) from None
-            size = f'{image.shape[1]}x{image.shape[0]}'
-            raise ImageError(f'{size} pixels are too few for the model, or: {text}') from None
-        return {name: value[0] for name, value in zip(self.outputs, found, strict=True)}
+            raise ImageError(f'the model cannot take this size: {text}') from None
+        return {name: value[0] for name, value in outputs.items()}
 
     def _detections(
         self, outputs: dict[str, np.ndarray], size: tuple[int, ...], resized: tuple[int, ...]
@@ -180,7 +166,7 @@ class Model:
         boxes = outputs['boxes'][found] / scale
         masks = None
         if 'masks' in outputs:
-            threshold = self.info.get('mask_thr') or 0.5
+            threshold = self.metadata.mask_thr or 0.5
             masks = paste(outputs['masks'][found], boxes, (size[0], size[1]), threshold)
         scores, labels = outputs['scores'][found], outputs['labels'][found]
         return Detections(boxes, scores, labels, masks, self.classes, self.palette)
@@ -197,7 +183,7 @@ class Model:
         for label, plane in enumerate(classes):
             logits = cv2.resize(plane, width_height, interpolation=cv2.INTER_LINEAR)
             if len(classes) == 1:
-                threshold = self.info.get('binary_threshold') or 0.5
+                threshold = self.metadata.binary_threshold or 0.5
                 return (logits > np.log(threshold / (1 - threshold))).astype(kind)
             better = logits > best
             best[better], labels[better] = logits[better], label
@@ -221,20 +207,22 @@ def check_image(image: np.ndarray, channels: int = 3) -> None:
         )
 
 
-def check_size(shape: tuple[int, ...], patch: int, divisor: int = 1) -> None:
+def check_size(shape: tuple[int, ...], patch: int | None, divisor: int | None = None) -> None:
     """Raise for an image without a single patch; a model would find something in it anyway.
 
     Args:
         shape (tuple[int, ...]): Height and width, then anything.
-        patch (int): The side of a patch of the network.
-        divisor (int): What sides are padded to multiples of. Defaults to 1.
+        patch (int, optional): The side of a patch of the network, if known.
+        divisor (int, optional): What sides are padded to multiples of. Defaults to None.
     """
     height, width = shape[:2]
-    if min(-(-side // divisor) * divisor for side in (height, width)) < patch:
+    divisor = divisor or 1
+    if min(-(-side // divisor) * divisor for side in (height, width)) < (patch or 1):
         raise ImageError(
             f'images must be at least one patch in size, {patch}x{patch}, not {height}x{width}'
         )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message; the name of its class if it has none."""
     return ' '.join((str(error).strip().splitlines() or [type(error).__name__])[0].split())

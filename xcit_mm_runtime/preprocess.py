@@ -7,64 +7,53 @@ import cv2
 import numpy as np
 
 
-def resized_size(size: tuple[int, int], resize: Mapping[str, Any] | None) -> tuple[int, int]:
-    """The width and height of an image after resizing.
-
-    Args:
-        size (tuple[int, int]): Width and height before.
-        resize (Mapping, optional): ``scale`` (width and height, in any order if the ratio is kept)
-            and ``keep_ratio``, or ``scale_factor``; None for no resizing.
-    """
-    if not resize:
-        return size
-    if resize.get('scale') is None:
-        factors = np.broadcast_to(resize['scale_factor'], 2).tolist()
-    else:
-        scale = np.broadcast_to(resize['scale'], 2).tolist()
-        if not resize.get('keep_ratio'):
-            return scale[0], scale[1]
-        factor = min(max(scale) / max(size), min(scale) / min(size))
-        factors = [factor, factor]
-    width, height = (int(side * factor + 0.5) for side, factor in zip(size, factors, strict=True))
-    return width, height
-
-
 def resize_image(image: np.ndarray, resize: Mapping[str, Any] | None) -> np.ndarray:
     """Resize an image bilinearly, as mmcv does.
 
     Args:
         image (np.ndarray): uint8 (H, W, 3).
-        resize (Mapping, optional): As for :func:`resized_size`.
+        resize (Mapping, optional): ``scale`` (width and height, in any order if the ratio is kept)
+            and ``keep_ratio``, or ``scale_factor``; None for no resizing.
     """
-    height, width = image.shape[:2]
-    size = resized_size((width, height), resize)
-    if size == (width, height):
+    if not resize:
         return image
-    if min(size) < 1:
-        raise ValueError(f'too thin to be resized to {size[0]}x{size[1]}')
-    return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+    sides = image.shape[1::-1]
+    if resize.get('scale') is None:
+        factors = resize['scale_factor']
+    else:
+        scale = np.broadcast_to(resize['scale'], 2)
+        factors = scale / sides
+        if resize.get('keep_ratio'):
+            factors = min(max(scale) / max(sides), min(scale) / min(sides))
+    pairs = zip(sides, np.broadcast_to(factors, 2).tolist(), strict=True)
+    width, height = (int(side * factor + 0.5) for side, factor in pairs)
+    if (width, height) == sides:
+        return image
+    if min(width, height) < 1:
+        raise ValueError(f'too thin to be resized to {width}x{height}')
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
 def to_planes(
-    image: np.ndarray,
+    images: np.ndarray,
     channel_order: str,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     dtype: str,
 ) -> np.ndarray:
-    """An image as the graph takes it, (1, C, H, W).
+    """Return images as the graph takes them, (B, C, H, W).
 
     Args:
-        image (np.ndarray): uint8 (H, W, C), BGR.
+        images (np.ndarray): uint8 (B, H, W, C), BGR.
         channel_order (str): ``rgb`` or ``bgr``, that of the graph. Of images with another number
             of channels, the order stays.
         mean (Sequence[float], optional): Subtracted from the channels, in the graph's order.
         std (Sequence[float], optional): What they are then divided by.
         dtype (str): ``uint8`` or ``float32``.
     """
-    ordered = image[..., ::-1] if channel_order == 'rgb' and image.shape[2] == 3 else image
-    planes = np.ascontiguousarray(ordered.transpose(2, 0, 1), dtype=dtype)
+    ordered = images[..., ::-1] if channel_order == 'rgb' and images.shape[3] == 3 else images
+    planes = np.ascontiguousarray(ordered.transpose(0, 3, 1, 2), dtype=dtype)
     if mean is not None and std is not None:
         planes -= np.array(mean, np.float32)[:, None, None]
         planes /= np.array(std, np.float32)[:, None, None]
-    return planes[None]
+    return planes

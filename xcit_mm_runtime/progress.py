@@ -27,12 +27,17 @@ def progress_bar(*columns: 'str | ProgressColumn', transient: bool = True) -> 'P
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:
-    """Iterate over items with a :func:`progress_bar`.
+    """Iterate over items with a :func:`progress_bar`, where rich is installed.
 
     Args:
         items (Iterable): Anything.
         description (str): What is being done.
         total (int, optional): How many items there are. Defaults to None, their length.
     """
-    with progress_bar() as progress:
+    try:
+        bar = progress_bar()
+    except ImportError:
+        yield from items
+        return
+    with bar as progress:
         yield from progress.track(items, total=total, description=description)

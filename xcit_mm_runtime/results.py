@@ -1,4 +1,4 @@
-"""What a model predicts for one image, in numpy arrays and in pixels of that image."""
+"""Predictions for one image, in numpy arrays and in pixels of that image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Detections:
 
     Args:
         boxes (np.ndarray): float32 (D, 4): x1 y1 x2 y2.
-        scores (np.ndarray): float32 (D,), 0...1.
+        scores (np.ndarray, optional): float32 (D,), 0...1; None for a ground truth.
         labels (np.ndarray): int64 (D,), indices of classes.
         masks (np.ndarray, optional): bool (D, H, W); None for models that predict only boxes.
         classes (Sequence[str]): Names of all classes of the model.
@@ -20,7 +20,7 @@ class Detections:
     """
 
     boxes: np.ndarray
-    scores: np.ndarray
+    scores: np.ndarray | None
     labels: np.ndarray
     masks: np.ndarray | None
     classes: Sequence[str]
@@ -32,7 +32,7 @@ class Detections:
         return [class_name(self.classes, int(label)) for label in self.labels]
 
     def draw(self, image: np.ndarray, score_thr: float = 0.3) -> np.ndarray:
-        """A picture of them, as large as the image; see :func:`.draw.draw_detections`.
+        """Return a picture of them, as large as the image; see :func:`.draw.draw_detections`.
 
         Args:
             image (np.ndarray): BGR, the one that was predicted on.
@@ -40,8 +40,7 @@ class Detections:
         """
         from .draw import draw_detections  # here: only pictures need Pillow
 
-        found = (self.boxes, self.scores, self.labels, self.masks)
-        return draw_detections(image, *found, self.classes, self.palette, score_thr)
+        return draw_detections(image, self, score_thr)
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Segmentation:
     palette: Sequence[Sequence[int]] | None = None
 
     def draw(self, image: np.ndarray, fixed_size: bool = False) -> np.ndarray:
-        """A picture of it with a strip that names the classes; see :func:`.draw.draw_segmentation`.
+        """Return a picture, with a strip of class names; see :func:`.draw.draw_segmentation`.
 
         Args:
             image (np.ndarray): BGR, the one that was predicted on.
@@ -68,11 +67,11 @@ class Segmentation:
         """
         from .draw import draw_segmentation
 
-        return draw_segmentation(image, self.labels, self.classes, self.palette, fixed_size)
+        return draw_segmentation(image, self, fixed_size)
 
 
 def label_type(classes: int) -> type[np.unsignedinteger]:
-    """The smallest type for the labels of this many classes.
+    """Return the smallest type for the labels of this many classes.
 
     Args:
         classes (int): How many.
@@ -81,7 +80,7 @@ def label_type(classes: int) -> type[np.unsignedinteger]:
 
 
 def class_name(classes: Sequence[str], label: int) -> str:
-    """The name of a class; a number if it has none.
+    """Return the name of a class; a number if it has none.
 
     Args:
         classes (Sequence[str]): The names.

@@ -9,7 +9,7 @@ BITS, MORE, SIGN, FIRST = 5, 0x20, 0x10, 48
 
 
 def encode(mask: np.ndarray) -> dict[str, Any]:
-    """A mask as pycocotools encodes it, with the counts as text.
+    """Encode a mask as pycocotools does, with the counts as text.
 
     Args:
         mask (np.ndarray): bool (H, W).

@@ -1,4 +1,4 @@
-# These are default hooks, so a config that sets custom_hooks keeps them. See docs/resume.md.
+# Default hooks, so that a config with custom_hooks keeps them. See docs/troubleshooting.md.
 failsafe_hooks = dict(
     checkpoint=dict(type='AtomicCheckpointHook'),
     exact_resume=dict(type='ExactResumeHook'),

@@ -1,5 +1,5 @@
-# DINO on the training images of BCCD, without their boxes. docs/real_data.md says where they come
-# from. They differ little in color, and changing that leaves nothing that crops of one share.
+# DINO on the training images of BCCD, without boxes; docs/studies/real_data.md has the source.
+# They differ little in color: after color changes, crops of an image share nothing.
 _base_ = '_base_/dino_photos.py'
 
 epochs = 32

@@ -1,5 +1,4 @@
-# DINO on the training images of CamVid, without their labels. docs/real_data.md says where they
-# come from.
+# DINO on the training images of CamVid, without labels; docs/studies/real_data.md has the source.
 _base_ = '_base_/dino_photos.py'
 
 epochs = 26

@@ -18,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog='python -m dev.benchmark',
         description='Measure speed and memory of the backbone, of a training step and of whole '
         'detectors, compared with other backbones. Each measurement runs in its own process. '
-        'Prints a table of targets and measurements, and writes docs/benchmark.md with plots and '
-        'docs/benchmark.json. Linux only.',
+        'Prints a table of targets and measurements, and writes docs/studies/benchmark.md with '
+        'plots and benchmark.json. Linux only.',
     )
     parser.add_argument(
         '--quick', action='store_true', help='only the first rows, in about 5 minutes; no page'
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--out-dir',
         type=Path,
-        help='folder for the results (default: docs, or work_dirs/benchmark_cuda on a GPU)',
+        help='folder for the results (default: docs/studies, or work_dirs/benchmark_cuda on a GPU)',
     )
     parser.add_argument(
         '--device', choices=('cpu', 'cuda'), default='cpu', help='where to measure (default: cpu)'
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == 'cuda' and not torch.cuda.is_available():
         parser.error('--device cuda: torch finds no GPU here')
     jobs.DEVICE = args.device
-    folder = 'docs' if args.device == 'cpu' else 'work_dirs/benchmark_cuda'
+    folder = 'docs/studies' if args.device == 'cpu' else 'work_dirs/benchmark_cuda'
     args.out_dir = args.out_dir or Path(folder)
     return explain_errors(lambda args: min(run_benchmark(args.out_dir, args.quick), 1), args)
 

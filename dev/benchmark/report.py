@@ -64,16 +64,19 @@ def run_benchmark(folder: Path, quick: bool = False) -> int:
     }
     write_numbers(folder / ('benchmark_quick.json' if quick else 'benchmark.json'), data)
     if not quick:
-        _write_page(folder, data)
+        _draw_plots(folder / 'images', data['scaling'])
+        write_page(folder / 'benchmark.md', page_text(data))
     return len(planned) - met
 
 
-def _write_page(folder: Path, data: dict[str, Any]) -> None:
-    """Write ``benchmark.md`` and its plots from the numbers."""
-    (folder / 'images').mkdir(parents=True, exist_ok=True)
+def _draw_plots(folder: Path, scaling: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for name, (key, label) in PLOTS.items():
-        path = folder / 'images' / f'benchmark_{name}.png'
-        peers.plot_scaling(data['scaling'], key, label, str(path))
+        peers.plot_scaling(scaling, key, label, str(folder / f'benchmark_{name}.png'))
+
+
+def page_text(data: dict[str, Any]) -> str:
+    """Return the text of ``benchmark.md``, given the numbers."""
     machine = data['machine']
     parts = [
         '# Benchmark',
@@ -94,7 +97,7 @@ def _write_page(folder: Path, data: dict[str, Any]) -> None:
         'Mask R-CNN, inference on one image of 800x1344, random weights:',
         format_table(data['detectors'], 'markdown'),
     ]
-    write_page(folder / 'benchmark.md', '\n\n'.join(parts) + '\n')
+    return '\n\n'.join(parts) + '\n'
 
 
 def _rows(bars: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from xcit_mm.errors import UserError
-from xcit_mm.inference import run
 from xcit_mm.inference.processes import ALONE, device_of, this_process
-from xcit_mm.inference.shards import Job, Journal, Shard, open_journal
+from xcit_mm.inference.shards import InferenceJob, Journal, Shard, open_journal
 from xcit_mm_cli import infer, merge
-from xcit_mm_runtime import inputs
+from xcit_mm_runtime import inputs, predict
 
 from ..engine.runs import wait_for
 from ..runtime import graphs
@@ -120,7 +119,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
         read.append(Path(path).name)
         return inputs.read_image(path, *settings)
 
-    monkeypatch.setattr(run, 'read_image', read_image)
+    monkeypatch.setattr(predict, 'read_image', read_image)
     for shard in ('3/3', '1/3', '2/3'):
         assert infer.main(words(task, 'out', '--shard', shard)) == 0
     assert sorted(read) == ['00004.png', '00006.png', '00008.png']
@@ -219,7 +218,7 @@ def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatc
 
 
 def test_two_processes_cannot_have_the_same_share(tmp_path):
-    job = Job('', 'segmentation', 4, 4, [], '', annotated=False)
+    job = InferenceJob('', 'segmentation', 4, 4, [], '', annotated=False)
     with open_journal(tmp_path, job, Shard(0, 2)) as journal:
         journal.add(0, {})
         with pytest.raises(UserError, match='Another process is writing'):

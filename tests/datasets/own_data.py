@@ -1,9 +1,10 @@
-"""Writes the drawn shapes as people keep their own data: as VOC, as YOLO, as folders of labels."""
+"""Writes the drawn shapes as people keep their own data: COCO, VOC, YOLO, folders of labels."""
 
 import json
 import shutil
-from pathlib import Path
 
+import cv2
+import numpy as np
 import yaml
 
 SPLITS = {'train': 'train2017', 'val': 'val2017'}
@@ -89,16 +90,45 @@ def write_yolo(shapes, root, polygons=False, description=True):
     return root
 
 
-def write_labels(shapes, root, from_zero=True):
-    """images/SPLIT and labels/SPLIT, with classes from 0, or from 1 as in ADE20k."""
-    import cv2
+def write_coco(shapes, root):
+    """One file for all images, which are elsewhere: as annotation tools export them."""
+    shutil.copytree(shapes / 'coco/train2017', root / 'pictures')
+    content = json.loads((shapes / 'coco/annotations/instances_train2017.json').read_text())
+    content['categories'].insert(0, {'id': 99, 'name': 'never used'})
+    (root / 'result.json').write_text(json.dumps(content))
+    return root
 
-    folders = {'train': 'training', 'val': 'validation'}
-    for split, folder in folders.items():
-        for kind, source in (('images', 'images'), ('labels', 'annotations')):
-            shutil.copytree(shapes / 'ade' / source / folder, root / kind / split)
+
+def write_labels(shapes, root):
+    """images/SPLIT and labels/SPLIT, with classes from 0."""
+    for split, folder in {'train': 'training', 'val': 'validation'}.items():
+        shutil.copytree(shapes / 'ade/images' / folder, root / 'images' / split)
+        shutil.copytree(shapes / 'ade/annotations' / folder, root / 'labels' / split)
         for path in (root / 'labels' / split).iterdir():
-            if from_zero:
-                labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-                cv2.imwrite(str(path), labels - 1)  # 0, unlabelled, becomes 255
-    return Path(root)
+            labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+            cv2.imwrite(str(path), labels - 1)  # 0, unlabeled, becomes 255
+    return root
+
+
+def write_flat(shapes, root):
+    """Images and labels from 1 without splits, in folders and with names of other habits."""
+    (root / 'imgs').mkdir(parents=True)
+    (root / 'masks').mkdir()
+    for path in (shapes / 'ade/images/training').iterdir():
+        shutil.copy(path, root / 'imgs' / f'{path.stem}.JPG')
+    for path in (shapes / 'ade/annotations/training').iterdir():
+        shutil.copy(path, root / 'masks' / f'{path.stem}_mask.png')
+    return root
+
+
+def write_label(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.array(values, np.uint8)
+    cv2.imwrite(str(path), values if values.ndim > 1 else np.resize(values, (32, 32)))
+
+
+def write_values(root, values):
+    """Three black images with the same labels: values that are repeated, or an image."""
+    for name in ('a', 'b', 'c'):
+        write_label(root / f'labels/{name}.png', values)
+        write_label(root / f'images/{name}.png', np.zeros((32, 32, 3)))

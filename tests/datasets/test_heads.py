@@ -54,61 +54,52 @@ class Parts(nn.Module):
         vars(self).update(attributes)
 
 
+THREE = {'classes': NAMES}
+
+
 @pytest.mark.parametrize(
-    'name, attributes',
+    'name, attributes, metainfo, fits',
     [
-        ('rpn_head', dict(num_classes=1)),
-        ('semantic_head', dict(num_classes=183)),
-        ('bbox_head', dict(num_classes=53, num_things_classes=50)),
-        ('mask_head', dict(num_classes=80, class_agnostic=True)),
-        ('backbone', dict(num_classes=1000)),
+        ('decode_head', dict(num_classes=3), THREE, True),
+        ('decode_head', dict(num_classes=2), THREE, False),
+        ('decode_head', dict(num_classes=2), {}, True),  # nobody knows
+        # One output is enough for two classes.
+        ('decode_head', dict(num_classes=1, out_channels=1), {'classes': NAMES[:2]}, True),
+        ('decode_head', dict(num_classes=1, out_channels=3), {'classes': NAMES[:2]}, False),
+        ('decode_head', dict(num_classes=2, out_channels=1), THREE, False),
+        # These have classes of their own.
+        ('rpn_head', dict(num_classes=1), THREE, True),
+        ('semantic_head', dict(num_classes=183), THREE, True),
+        ('bbox_head', dict(num_classes=53, num_things_classes=50), THREE, True),
+        ('mask_head', dict(num_classes=80, class_agnostic=True), THREE, True),
+        ('backbone', dict(num_classes=1000), THREE, True),
+        ('decode_head', dict(num_classes=2), {**THREE, 'thing_classes': NAMES[:2]}, True),
     ],
 )
-def test_heads_with_classes_of_their_own_are_left_alone(name, attributes):
+def test_heads_of_the_classes_are_checked(name, attributes, metainfo, fits):
     model = Parts({name: Parts(**attributes)})
-    check_heads(model, {}, {'classes': NAMES}, 'training data')
-
-
-def test_one_output_is_enough_for_two_classes():
-    for classes, out_channels, legal in ((2, 1, True), (2, 3, False), (3, 1, False)):
-        head = Parts(num_classes=2 if classes == 3 else 1, out_channels=out_channels)
-        model, metainfo = Parts({'decode_head': head}), {'classes': NAMES[:classes]}
-        if legal:
-            check_heads(model, {}, metainfo, 'data')
+    for wrapped, config in ((model, {}), (Parts({'module': model}), {'module': {}})):
+        if fits:
+            check_heads(wrapped, config, metainfo, 'data')
         else:
-            with pytest.raises(UserError, match='decode_head'):
-                check_heads(model, {}, metainfo, 'data')
-    wrapped = Parts({'module': model})
-    with pytest.raises(UserError, match=': decode_head 2'):
-        check_heads(wrapped, {'module': {}}, metainfo, 'data')
-    check_heads(wrapped, {}, {'classes': NAMES, 'thing_classes': NAMES[:2]}, 'panoptic data')
-    check_heads(wrapped, {}, {}, 'data without names')
+            with pytest.raises(UserError, match=f': {name} {attributes["num_classes"]}'):
+                check_heads(wrapped, config, metainfo, 'data')
 
 
 def test_every_command_checks_the_heads(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'seg', small_data)
-    wrong = ['--cfg-options', 'model.decode_head.num_classes=7']
-    weights = tmp_path / 'none.pth'
-    weights.touch()
-    calls = [
+    (tmp_path / 'none.pth').touch()
+    for command, options, expected, what in (
         (train, [], 2, 'training data'),
         (train, ['check_classes=False', 'train_cfg.max_iters=0'], 0, None),
         (test, [], 2, 'test data'),
         (check, [], 1, 'train data'),
-    ]
-    for command, options, expected, what in calls:
-        words = [str(config), *([str(weights)] if command is test else []), *wrong, *options]
-        words += [] if command is check else ['--work-dir', str(tmp_path / 'work')]
-        assert command.main(words) == expected
+    ):
+        words = [config, *([tmp_path / 'none.pth'] if command is test else []), '--cfg-options']
+        words += ['model.decode_head.num_classes=7', *options]
+        words += [] if command is check else ['--work-dir', tmp_path / 'work']
+        assert command.main(list(map(str, words))) == expected
         printed = ''.join(capfd.readouterr())
         if what is not None:
             assert f'The {what} has 150 classes' in printed
             assert 'model = dict(decode_head=dict(num_classes=150))' in printed
-
-
-def test_one_string_is_no_list_of_classes(small_data, tmp_path, capfd):
-    config = write_config(tmp_path, 'det', small_data)
-    loader = 'train_dataloader.dataset.metainfo.classes'
-    for command in (train, check):
-        assert command.main([str(config), '--cfg-options', f'{loader}=cell']) == 2
-        assert "metainfo = dict(classes=('cell',))" in capfd.readouterr().err

@@ -8,9 +8,9 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from xcit_mm.datasets.check import DataError
 from xcit_mm.datasets.guard import build_guarded
 from xcit_mm.datasets.label_folder import LabelFolder
+from xcit_mm.datasets.problems import DataError
 from xcit_mm_cli import check, test, train
 
 from ..tiny import ROOT, write_config
@@ -36,50 +36,44 @@ def folder(tmp_path):
     return write
 
 
-def label_folder(root, **settings):
+def settings_of(root, **settings):
     prefix = dict(img_path='images', seg_map_path='labels')
-    settings = dict(metainfo=dict(classes=CLASSES), data_prefix=prefix) | settings
-    return LabelFolder(data_root=str(root), **settings)
+    common = dict(data_root=str(root), data_prefix=prefix, metainfo=dict(classes=CLASSES))
+    return common | settings
 
 
-def pairs(dataset):
-    names = [dataset.get_data_info(i) for i in range(len(dataset))]
-    short = [(info['img_path'], info['seg_map_path']) for info in names]
-    return [tuple(path.removeprefix(f'{dataset.data_root}/') for path in pair) for pair in short]
+def pairs(root, **settings):
+    """The paths of images and labels below the root."""
+    dataset = LabelFolder(**settings_of(root, **settings))
+    infos = [dataset.get_data_info(i) for i in range(len(dataset))]
+    return [
+        tuple(info[key].removeprefix(f'{root}/') for key in ('img_path', 'seg_map_path'))
+        for info in infos
+    ]
 
 
 def test_images_and_labels_are_paired_by_their_stems(folder):
     root = folder(['a.jpg', 'b.PNG', 'deep/c.bmp'])
     (root / 'images' / 'readme.txt').touch()
-    assert pairs(label_folder(root)) == [
+    (root / 'train.txt').write_text('deep/c\na.jpg\n\n')
+    a, b, c = (
         ('images/a.jpg', 'labels/a.png'),
         ('images/b.PNG', 'labels/b.png'),
         ('images/deep/c.bmp', 'labels/deep/c.png'),
-    ]
-    assert pairs(label_folder(root, img_suffix='.jpg')) == [('images/a.jpg', 'labels/a.png')]
-    assert len(label_folder(root, img_suffix=('.jpg', '.bmp'))) == 2
+    )
+    assert pairs(root) == [a, b, c]
+    assert pairs(root, img_suffix='.jpg') == [a]
+    assert pairs(root, img_suffix=('.jpg', '.bmp')) == [a, c]
+    assert pairs(root, ann_file='train.txt') == [c, a]
 
 
 def test_labels_may_have_a_suffix_of_their_own_even_in_the_same_folder(folder):
     root = folder(['1.png', '2.png'], 'images/{}_L.png')
     same = dict(img_path='images', seg_map_path='images')
     expected = [('images/1.png', 'images/1_L.png'), ('images/2.png', 'images/2_L.png')]
-    for img_suffix in (None, '.png'):
-        dataset = label_folder(
-            root, data_prefix=same, img_suffix=img_suffix, seg_map_suffix='_L.png'
-        )
-        assert pairs(dataset) == expected
-    with pytest.raises(DataError, match='tell them apart'):
-        label_folder(root, data_prefix=same)
-
-
-def test_a_list_names_the_images_of_a_split(folder):
-    root = folder(['a.jpg', 'b.jpg', 'c.jpg'])
-    (root / 'train.txt').write_text('c\na.jpg\n\n')
-    assert [image for image, _ in pairs(label_folder(root, ann_file='train.txt'))] == [
-        'images/c.jpg',
-        'images/a.jpg',
-    ]
+    for suffix in (None, '.png'):
+        settings = dict(data_prefix=same, img_suffix=suffix, seg_map_suffix='_L.png')
+        assert pairs(root, **settings) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,64 +87,47 @@ def test_a_list_names_the_images_of_a_split(folder):
         ((0, 1, 2, 3, 4, 255), dict(reduce_zero_label=True, void=4), (255, 0, 1, 2, 255, 255)),
         ((0, 1, 2, 3, 254), dict(reduce_zero_label=True, void=[0, 254]), (255, 0, 1, 2, 255)),
     ],
-)  # fmt: skip
+)
 def test_void_means_values_as_they_are_stored(stored, settings, expected, folder):
     init_default_scope('mmseg')
     root = folder(['a.jpg'], values=stored)
     pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')]
-    prefix = dict(img_path='images', seg_map_path='labels')
-    settings = dict(settings, data_root=str(root), data_prefix=prefix, pipeline=pipeline)
-    config = dict(type='LabelFolder', metainfo=dict(classes=CLASSES), **settings)
+    config = settings_of(root, type='LabelFolder', pipeline=pipeline, **settings)
     labels = build_guarded(config)[0]['gt_seg_map']
     np.testing.assert_array_equal(labels, np.resize(np.array(expected), SIZE))
 
 
-WRONG = {
-    'no classes': (dict(metainfo=None), 'needs the names of the classes'),
-    'void is a class': (dict(void=(255, 2)), "void=2 is also the number of the class 'sky'"),
-    'void 0': (dict(void=0), "class 'road'.* set reduce_zero_label=True instead"),
-    'void of classes from 1': (dict(void=3, reduce_zero_label=True), 'they are 1 to 3'),
-    'void too large': (dict(void=256), 'from 0 to 255'),
-    'other suffix': (dict(seg_map_suffix='_L.png'), "in _L.png; .* Set seg_map_suffix='.png'"),
-    'other names': (
-        dict(data_prefix=dict(img_path='images', seg_map_path='.'), seg_map_suffix='.tif'),
-        'has 2 files with .jpg, 2 files with .png, and none has the name of an image',
+IN_ROOT = dict(img_path='images', seg_map_path='.')
+IN_IMAGES = dict(img_path='images', seg_map_path='images')
+WRONG = [
+    (dict(metainfo=None), 'needs the names of the classes'),
+    (dict(void=(255, 2)), "void=2 is also the number of the class 'sky'"),
+    (dict(void=0), "class 'road'.* set reduce_zero_label=True instead"),
+    (dict(void=3, reduce_zero_label=True), 'they are 1 to 3'),
+    (dict(void=256), 'from 0 to 255'),
+    (dict(data_prefix=IN_IMAGES), 'tell them apart'),
+    (dict(img_suffix=('.jpg', '.bmp')), 'images has both a.bmp and a.jpg'),
+    (dict(img_suffix='.jpg', seg_map_suffix='_L.png'), "_L.png; .* Set seg_map_suffix='.png'"),
+    (
+        dict(img_suffix='.jpg', seg_map_suffix='.tif', data_prefix=IN_ROOT),
+        '1 files with .png, and none has the name of an image',
     ),
-}
+]
 
 
-@pytest.mark.parametrize('case', WRONG)
-def test_contradictions_are_explained(case, folder):
-    settings, message = WRONG[case]
+@pytest.mark.parametrize('settings, message', WRONG)
+def test_contradictions_are_explained(settings, message, folder):
     with pytest.raises(DataError, match=message):
-        label_folder(folder(['a.jpg', 'b.jpg']), **settings)
+        LabelFolder(**settings_of(folder(['a.jpg', 'a.bmp']), **settings))
 
-
-def test_two_images_of_one_name_are_refused(folder):
-    root = folder(['a.jpg', 'a.png'])
-    with pytest.raises(DataError, match=r'images has both a.jpg and a.png'):
-        label_folder(root)
-    assert len(label_folder(root, img_suffix='.png')) == 1
-
-
-def test_the_palette_is_made_up_or_given(folder):
-    root = folder(['a.jpg'])
-    assert len(label_folder(root).metainfo['palette']) == 3
-    given = [[1, 2, 3]] * 3
-    metainfo = dict(classes=CLASSES, palette=given)
-    assert label_folder(root, metainfo=metainfo).metainfo['palette'] == given
-
-
-# Commands
 
 SETTINGS = """
-metainfo = dict(classes={classes}, palette=None)
 for loader in (train_dataloader, val_dataloader, test_dataloader):
     loader['dataset'] = dict(
         type='LabelFolder', data_root='{root}', metainfo=dict(classes={classes}),
         data_prefix=dict(img_path='images', seg_map_path='labels'),
         pipeline=loader['dataset']['pipeline'], {settings})
-model['decode_head']['num_classes'] = {number}
+model['decode_head']['num_classes'] = 3
 """
 
 
@@ -158,89 +135,83 @@ model['decode_head']['num_classes'] = {number}
 def config(tmp_path):
     """A function that writes the config of a tiny segmentor on a label folder."""
 
-    def write(root, settings='', classes=CLASSES):
+    def write(root, settings='', line=''):
         path = write_config(tmp_path, 'seg', root)
-        fields = dict(classes=classes, root=root, settings=settings, number=len(classes))
-        path.write_text(path.read_text() + SETTINGS.format(**fields))
+        fields = dict(classes=CLASSES, root=root, settings=settings)
+        path.write_text(path.read_text() + SETTINGS.format(**fields) + line)
         return path
 
     return write
 
 
-def problems(path, tmp_path, *options):
+def problems(path, tmp_path):
+    """The exit status of the check, and the problems that it finds: (kind, file) -> detail."""
     report = tmp_path / 'report.json'
-    status = check.main([str(path), '--json', str(report), '--force', *options])
+    status = check.main([str(path), '--json', str(report), '--force'])
     found = json.loads(report.read_text())['problems']
-    return status, {(problem['problem'], problem['file'], problem['detail']) for problem in found}
+    return status, {
+        (p['problem'], p['file'].removeprefix(f'{tmp_path}/')): p['detail'] for p in found
+    }
 
 
 def test_a_label_folder_is_checked_trained_and_tested(folder, config, tmp_path, capfd):
     """Also if the config's own custom_imports do not name the module of the class."""
-    path = config(folder(['a.jpg', 'b.png'], values=(0, 1, 2, 3, 4)),
-                  'reduce_zero_label=True, void=4')  # fmt: skip
-    path.write_text(path.read_text() + "custom_imports = dict(imports=['xcit_mm'])\n")
-    assert problems(path, tmp_path) == (0, set())
+    root = folder(['a.jpg', 'b.png'], values=(0, 1, 2, 3, 4))
+    imports = "custom_imports = dict(imports=['xcit_mm'])\n"
+    path = config(root, 'reduce_zero_label=True, void=4', imports)
+    assert problems(path, tmp_path) == (0, {})
     assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 0
     (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
     assert test.main([str(path), str(checkpoint), '--work-dir', str(tmp_path / 'work')]) == 0
     assert 'road' in capfd.readouterr().out
 
 
-def test_the_check_lists_what_does_not_fit(folder, config, tmp_path, capfd):
-    root = folder(['a.jpg', 'b.jpg'], values=(0, 1, 3, 9))
+RANGE, UNUSED = ('label: out of range', 'labels/a.png'), ('label: class never used', 'labels')
+# values of the labels, names of labels, settings -> exit status, and parts of the details
+FOUND = [
+    ((0, 1, 2, 3, 9), '{}', '', 1, {RANGE: 'has 3, 9; the config names 3 classes, 0 to 2'}),
+    (range(60), '{}', '', 1, {RANGE: 'has 3, 4, 5, 6, 7, 8, 9, 10 and 49 more; '}),
+    ((1, 2, 3), '{}', '', 1, {RANGE: 'set reduce_zero_label=True', UNUSED: 'no pixel has road'}),
+    # The other way around, the last class is missing and the first is ignored.
+    ((0, 1, 2), '{}', 'reduce_zero_label=True', 0, {UNUSED: 'no pixel has sky'}),
+    (
+        (0, 1, 2), '{}_mask', "seg_map_suffix='_L.png'", 1,
+        {('dataset: no labels', 'labels'): "in _mask.png. Set seg_map_suffix='_mask.png'"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('values, names, settings, status, expected', FOUND)
+def test_the_check_says_what_does_not_fit(
+    values, names, settings, status, expected, folder, config, tmp_path
+):
+    root = folder(['a.jpg'], f'labels/{names}.png', values)
+    found_status, found = problems(config(root, settings), tmp_path)
+    assert (found_status, found.keys()) == (status, expected.keys())
+    assert all(text in found[key] for key, text in expected.items())
+
+
+def test_a_missing_label_stops_a_run(folder, config, tmp_path, capfd):
+    root = folder(['a.jpg', 'b.jpg'])
     (root / 'labels' / 'b.png').rename(root / 'labels' / 'c.png')
     path = config(root)
-    status, found = problems(path, tmp_path)
-    label = str(root / 'labels')
-    assert status == 1
-    assert {(kind, file) for kind, file, _ in found} == {
-        ('label: out of range', f'{label}/a.png'),
-        ('label: missing', f'{label}/b.png'),
-        ('label: without image', f'{label}/c.png'),
-        ('label: class never used', label),
-    }
-    (detail,) = [detail for kind, _, detail in found if 'range' in kind]
-    assert detail.startswith('the file has 3, 9; the config names 3 classes, 0 to 2')
+    missing = {('label: missing', 'labels/b.png'), ('label: without image', 'labels/c.png')}
+    assert problems(path, tmp_path)[1].keys() == missing
     assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 2
     assert '1 of 2 images have no label' in capfd.readouterr().err
 
 
-def test_the_check_says_how_labels_end(folder, config, tmp_path):
-    root = folder(['a.jpg', 'deep/b.jpg'], 'labels/{}_mask.png')
-    status, found = problems(config(root, "seg_map_suffix='_L.png'"), tmp_path)
-    ((kind, file, detail),) = found
-    assert status == 1 and kind == 'data set: no labels' and file == str(root / 'labels')
-    assert detail.endswith("the labels there end in _mask.png. Set seg_map_suffix='_mask.png'")
-
-
-def test_classes_from_1_without_the_switch_are_explained(folder, config, tmp_path):
-    _, found = problems(config(folder(['a.jpg'], values=range(60))), tmp_path)
-    assert any('the file has 57 values from 3 to 59; ' in detail for *_, detail in found)
-    status, found = problems(config(folder(['a.jpg'], values=(1, 2, 3))), tmp_path)
-    assert status == 1
-    assert any('set reduce_zero_label=True' in detail for *_, detail in found)
-    # The other way around, the last class is missing and the first is ignored.
-    path = config(folder(['a.jpg'], values=(0, 1, 2)), 'reduce_zero_label=True')
-    status, found = problems(path, tmp_path)
-    assert status == 0 and {(k, d) for k, _, d in found} == {
-        ('label: class never used', 'no pixel has sky')
-    }
-
-
 def test_one_switch_says_where_classes_start(folder, config, tmp_path, capfd):
-    """The pipelines of our configs follow the data set; one that contradicts it is named."""
-    root = folder(['a.jpg'])
+    """The pipelines of our configs follow the dataset; one that contradicts it is named."""
     for name in ('sem_fpn_xcit_n12_16_80k', 'sem_fpn_xcit_n12_8_shapes'):
         cfg = Config.fromfile(ROOT / 'configs' / 'segmentation' / f'{name}.py')
         assert 'reduce_zero_label' not in str(cfg.train_pipeline + cfg.test_pipeline)
-    path = config(root)
     line = "train_dataloader['dataset']['pipeline'][1]['reduce_zero_label'] = True\n"
-    path.write_text(path.read_text() + line)
+    path = config(folder(['a.jpg']), line=line)
     status, found = problems(path, tmp_path)
-    assert status == 1
-    (detail,) = [detail for kind, _, detail in found if kind == 'data set: reduce_zero_label']
     text = "reduce_zero_label=False, but its pipeline has dict(type='LoadAnnotations', "
-    assert text in detail and 'Remove reduce_zero_label from that line' in detail
+    assert status == 1 and text in found['dataset: reduce_zero_label', 'labels']
     assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 2
     error = capfd.readouterr().err
-    assert text in error and 'Traceback' not in error
+    assert text in error and 'Remove reduce_zero_label from that line' in error
+    assert 'Traceback' not in error

@@ -17,6 +17,15 @@ def empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def mine(empty_folder):
+    """A dataset, without content."""
+    (empty_folder / 'mine' / 'train2017').mkdir(parents=True)
+    (empty_folder / 'mine' / 'annotations').mkdir()
+    (empty_folder / 'mine' / TRAIN['ann_file']).touch()
+    return empty_folder / 'mine'
+
+
 def config(train_root, val_root=None, **settings):
     loaders = {
         f'{split}_dataloader': dict(dataset=dict(type='CocoDataset', data_root=root, **TRAIN))
@@ -25,58 +34,60 @@ def config(train_root, val_root=None, **settings):
     return Config(dict(default_scope='mmdet', **loaders, **settings))
 
 
-def message(cfg, **options):
+def message(cfg):
     with pytest.raises(UserError) as raised:
-        check_datasets(cfg, ('train_dataloader', 'val_dataloader'), **options)
+        check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     return str(raised.value)
 
 
 def test_the_built_in_data_is_drawn_if_the_run_uses_it(empty_folder):
     check_datasets(config('data/shapes/coco', shapes=SHAPES), ('train_dataloader',))
     assert (empty_folder / 'data/shapes/coco/train2017/000000000002.jpg').is_file()
+    cfg = config('data/shapes/coco', shapes={**SHAPES, 'seed': 1})
+    assert 'was made with' in message(cfg)
 
 
 @pytest.mark.parametrize(
-    'roots', [('mine',), ('mine', 'data/shapes/coco'), ('data/shapes_of_mine',)]
+    'roots, shapes',
+    [
+        (('mine', 'data/shapes/coco'), SHAPES),
+        (('data/shapes_of_mine',), SHAPES),
+        (('data/shapes/coco',), None),
+    ],
 )
-def test_own_data_in_a_config_of_the_built_in_data_draws_nothing(roots, empty_folder):
-    (empty_folder / 'mine' / 'train2017').mkdir(parents=True)
-    (empty_folder / 'mine' / 'annotations').mkdir()
-    (empty_folder / 'mine' / TRAIN['ann_file']).touch()
-    cfg = config(*roots, shapes=SHAPES)
-    if roots != ('mine',):
-        assert str(empty_folder / roots[-1]) in message(cfg)
-    else:
-        check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
-    assert not (empty_folder / 'data').exists()
+def test_nothing_is_drawn_next_to_own_data(roots, shapes, mine):
+    check_datasets(config('mine', shapes=SHAPES), ('train_dataloader', 'val_dataloader'))
+    assert str(mine.parent / roots[-1]) in message(config(*roots, shapes=shapes))
+    assert [path.name for path in mine.parent.iterdir()] == ['mine']
 
 
-def test_an_evaluator_without_its_annotations_is_told_which(empty_folder):
-    (empty_folder / 'mine' / 'train2017').mkdir(parents=True)
-    (empty_folder / 'mine' / 'annotations').mkdir()
-    (empty_folder / 'mine' / TRAIN['ann_file']).touch()
+def test_an_evaluator_without_its_annotations_is_told_which(mine):
     evaluator = dict(type='CocoMetric', ann_file='data/coco/annotations/instances_val2017.json')
     text = message(config('mine', val_evaluator=evaluator))
     assert 'instances_val2017.json does not exist (ann_file of val_evaluator' in text
-    assert text.endswith(f'of the data set in val_dataloader: mine/{TRAIN["ann_file"]}')
+    assert text.endswith(f'of the dataset in val_dataloader: mine/{TRAIN["ann_file"]}')
 
 
-def test_shapes_none_means_never(empty_folder):
-    assert 'does not exist' in message(config('data/shapes/coco', shapes=None))
-    assert not list(empty_folder.iterdir())
+def test_one_string_is_not_a_list_of_classes(mine):
+    cfg = config('mine')
+    cfg.train_dataloader.dataset.metainfo = dict(classes='cell')
+    assert "metainfo = dict(classes=('cell',))" in message(cfg)
+    (mine.parent / 'cell').touch()  # mmengine reads the names from a file
+    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
 
 
-def test_the_check_says_how_to_draw(empty_folder, capsys):
+def test_commands_explain_missing_data(empty_folder, capsys):
     name = 'xcit_mm::detection/mask_rcnn_xcit_n12_8_shapes.py'
-    assert check.main([name]) == 2
-    command = 'xcit-mm shapes data/shapes --train 2400 --val 120 --size 96 --seed 0'
-    assert command in capsys.readouterr().err
-    assert not list(empty_folder.iterdir())
     (empty_folder / 'mine.py').write_text(f"_base_ = '{name}'\nshapes = None\n")
-    for command in (check, train):
-        assert command.main(['mine.py']) == 2
+    to_draw = 'xcit-mm shapes data/shapes --train 2400 --val 120 --size 96 --seed 0'
+    for command, path, text in (
+        (check, name, to_draw),
+        (check, 'mine.py', 'does not exist'),
+        (train, 'mine.py', 'does not exist'),
+    ):
+        assert command.main([path]) == 2
         error = capsys.readouterr().err
-        assert 'does not exist' in error and 'Traceback' not in error
+        assert text in error and 'Traceback' not in error
     assert [path.name for path in empty_folder.iterdir()] == ['mine.py']
 
 
@@ -93,8 +104,8 @@ def test_what_is_there_instead_is_shown(empty_folder):
 
 
 def test_the_public_layout_is_shown_for_the_public_data_only():
-    assert 'cocodataset.org' in message(config('data/coco/'))
     cfg = config('data/coco/')
+    assert 'cocodataset.org' in message(cfg)
     cfg.train_dataloader.dataset.ann_file = 'annotations/mine.json'
     assert 'cocodataset.org' not in message(cfg)
     cfg = config('data/coco/')

@@ -1,6 +1,7 @@
 """The graphs before they are exported: they compute what mmdet and mmseg compute."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,21 +9,15 @@ import torch
 from torch import nn
 
 from xcit_mm.deploy import check
-from xcit_mm.deploy.export import Options, build_graph, output_names, preprocessing, task_of
+from xcit_mm.deploy.export import build_graph
 from xcit_mm.deploy.fold import fold
 from xcit_mm.deploy.graph import Backbone, window_average
+from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.models import XCiT
+from xcit_mm_runtime import Model
 
-from .models import build, config, register_kernels
-
-HEADS = ('faster_rcnn', 'mask_rcnn', 'cascade_mask_rcnn', 'sem_fpn', 'upernet')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def kernels():
-    library = register_kernels()
-    yield
-    library._destroy()
+from ..tiny import HEADS, recipe
+from .models import build
 
 
 @pytest.fixture(autouse=True)
@@ -30,67 +25,87 @@ def small_images(monkeypatch):
     monkeypatch.setattr(check, 'SIZES', ((1, 96, 128), (1, 75, 101), (2, 64, 96)))
 
 
-def runner(model, options):
-    """A function that runs the graph of a model in PyTorch."""
-    task = task_of(model, options.backbone)
-    graph = build_graph(model, task, preprocessing(model, options), options.labels)
-    names = output_names(model, task, options.labels)
+def exported(cfg, model, **options):
+    """The graph of a model, run by PyTorch: the exporter takes much longer."""
+    options = Options(**options)
+    graph = build_graph(model, options)
 
-    def run(x):
-        outputs = graph(torch.from_numpy(x))
+    def run(planes):
+        outputs = graph(torch.from_numpy(planes))
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return {name: out.numpy() for name, out in zip(names, outputs, strict=True)}
+        values = (output.numpy() for output in outputs)
+        return dict(zip(graph.output_names, values, strict=True))
 
-    return task, run
+    return Model(run, describe(cfg, model, options, 'tiny', 'random'), Path('tiny.onnx'))
+
+
+def compare(head, patch_size=16, *, changes=(), **options):
+    """Compare a tiny model with its graph."""
+    cfg = recipe(head, patch_size)
+    cfg.merge_from_dict(dict(changes))
+    model = build(cfg)
+    return check.compare(model, exported(cfg, model, **options))
 
 
 @pytest.mark.parametrize('patch_size', [8, 16])
 @pytest.mark.parametrize('head', HEADS)
 def test_graph_computes_what_the_model_computes(head, patch_size):
-    model = build(config(head, patch_size))
-    task, run = runner(model, Options())
-    report = check.compare(model, run, task, None, ())
+    report = compare(head, patch_size)
     assert report.passed, report
-    if task == 'detection':
+    if 'rcnn' in head:
         assert min(case['detections'] for case in report.cases) > 5
 
 
-@pytest.mark.parametrize('order', ['rgb', 'bgr'])
-def test_raw_values_in_either_order(order):
-    model = build(config('sem_fpn', 16))
-    task, run = runner(model, Options(uint8=True, channel_order=order))
-    assert check.compare(model, run, task, order, ()).passed
-    other = 'bgr' if order == 'rgb' else 'rgb'
-    assert not check.compare(model, run, task, other, ()).passed
+@pytest.mark.parametrize('options', [
+    dict(uint8=True, channel_order='rgb'),
+    dict(uint8=True, channel_order='bgr'),
+    dict(labels=True),
+    dict(backbone=True),
+    dict(changes={'model.data_preprocessor.test_cfg': dict(size_divisor=32)}),
+], ids=str)  # fmt: skip
+def test_options(options):
+    assert compare('sem_fpn', **options).passed
 
 
-def test_labels_of_a_segmentor():
-    model = build(config('upernet', 16))
-    task, run = runner(model, Options(labels=True))
-    report = check.compare(model, run, task, None, ())
-    assert report.passed and run(np.zeros((1, 3, 64, 96), np.float32))['labels'].dtype == np.uint8
-
-
-def test_a_segmentor_that_pads_its_images():
-    cfg = config('sem_fpn', 8)
-    cfg.model.data_preprocessor.test_cfg = dict(size_divisor=32)
+def test_channels_in_the_wrong_order_are_noticed():
+    cfg = recipe('sem_fpn', 16)
     model = build(cfg)
-    task, run = runner(model, Options())
-    assert check.compare(model, run, task, None, ()).passed
+    graph = exported(cfg, model, uint8=True)
+    graph.metadata.input['channel_order'] = 'bgr'
+    assert not check.compare(model, graph).passed
 
 
 def test_images_with_fewer_detections_are_padded():
-    model = build(config('mask_rcnn', 16))
-    images = check.file_input(model.data_preprocessor, list(check.draw_images((), 3))[2], None)
-    _, run = runner(model, Options())
-    best = run(images)['scores'].max(1)
+    cfg = recipe('mask_rcnn', 16)
+    model, images = build(cfg), list(check.draw_images((), 3))[2]
+    best = exported(cfg, model).run_batch(images)['scores'].max(1)
     # Only one image has detections that score above this.
     model.roi_head.test_cfg.score_thr = float(best.mean())
-    _, run = runner(model, Options())
-    outputs = run(images)
+    outputs = exported(cfg, model).run_batch(images)
     missing = outputs['labels'] < 0
     assert missing.all(1).tolist() == (best < best.mean()).tolist() and not missing.all()
     assert not any(outputs[name][missing].any() for name in ('boxes', 'scores', 'masks'))
+
+
+def test_a_missing_or_moved_detection_is_noticed():
+    allowed = check.TOLERANCES['float32']
+    found = dict(
+        boxes=np.array([[0, 0, 10, 10], [5, 5, 20, 20.0]]),
+        scores=np.array([0.9, 0.8]),
+        labels=np.array([1, 2]),
+    )
+    assert check.match(found, found, 100, allowed) == [(0, 0), (1, 1)]
+    swapped = {name: value[::-1] for name, value in found.items()}
+    assert check.match(found, swapped, 100, allowed) == [(0, 1), (1, 0)]
+    for name, change in (('boxes', 0.1), ('scores', 0.01), ('labels', 1)):
+        assert check.match(found, {**found, name: found[name] + change}, 100, allowed) == []
+    # One box cannot be the partner of two.
+    twice = {name: value[[0, 0]] for name, value in found.items()}
+    assert check.match(found, twice, 100, allowed) == [(0, 0)]
+    nothing = {name: value[:0] for name, value in found.items()}
+    assert (
+        check.match(found, nothing, 100, allowed) == check.match(nothing, found, 9, allowed) == []
+    )
 
 
 def test_folded_backbone_without_biases_or_pyramid():
@@ -105,9 +120,10 @@ def test_folded_backbone_without_biases_or_pyramid():
 
 
 def test_fold_leaves_only_the_norms_before_padded_convolutions():
-    model = build(config('sem_fpn', 16))
+    model = build(recipe('sem_fpn', 16))
     fold(model)
-    left = [name for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    norms = nn.modules.batchnorm._BatchNorm
+    left = [name for name, m in model.named_modules() if isinstance(m, norms)]
     assert len(left) == 4 and all(name.endswith('lpi.norm') for name in left)
 
 

@@ -23,7 +23,7 @@ def test_soak_notices_other_results_and_damaged_checkpoints(tmp_path):
     images = [make_shapes(tmp_path / 'shapes', 1, 1) / 'coco' / 'val2017' / '000000000001.jpg']
     model = SoakedModel('xcit_mm::segmentation/sem_fpn_xcit_n12_8_shapes.py', tmp_path)
     assert list(model.problems(images)) == []
-    torch.nn.init.normal_(model.predictor.inferencer.model.decode_head.conv_seg.weight)
+    torch.nn.init.normal_(model.predictor.model.decode_head.conv_seg.weight)
     assert list(model.problems(images)) == ['the results differ from those of the first round']
     model.checkpoint.write_bytes(b'')
     (problem,) = model.problems(images)

@@ -19,7 +19,7 @@ def record(task, model, seed, **metrics):
 
 def test_the_report_shows_every_seed(tmp_path, capsys):
     page = tmp_path / 'page.md'
-    page.write_text((ROOT / 'docs/pretraining.md').read_text(encoding='utf-8'))
+    page.write_text((ROOT / 'docs/studies/pretraining.md').read_text(encoding='utf-8'))
     study = replace(STUDY, out=tmp_path, page=page)
 
     def report():

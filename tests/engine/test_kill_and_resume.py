@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -22,33 +21,31 @@ from xcit_mm_runtime.files import UNFINISHED
 
 long = pytest.mark.long
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+SEED = ['--seed', '1']
 NO_WORKERS = [
     '--cfg-options',
     'train_dataloader.num_workers=0',
     'train_dataloader.persistent_workers=False',
 ]
-ENDLESS = 10_000
-# A lost process closes its connections, which the other one notices at once. On a busy machine it
-# still needs time to end.
-BOUND = 60
 
 FEW = [runs.kill_while_writing]
 SOME = [*FEW, runs.kill_while_training, runs.kill_while_writing]
 MANY = [runs.kill_while_training, *SOME, runs.kill_while_starting, *SOME]
 
 
-def disturbed_run(work_dir, config, arguments, kills):
-    """Train to the end, with a kill in each of the given ways."""
+def disturbed_run(work_dir, config, kills):
+    """Train to the end, with a kill in each of the given ways; only the first run gets a seed."""
     chance = random.Random(0)
-    for number, kill in enumerate(kills):
-        options = NO_WORKERS if number % 2 else []
-        process = runs.start(work_dir, config, '--resume', *arguments, *options)
+    options = SEED
+    for number, kill in enumerate(kills, 1):
+        process = runs.start(work_dir, config, '--resume', *options)
         try:
             kill(process, work_dir, chance)
         finally:
             process.kill()
         runs.check_readable(work_dir)
-    check_end(runs.start(work_dir, config, '--resume', *arguments), work_dir)
+        options = NO_WORKERS if number % 2 else []
+    check_end(runs.start(work_dir, config, '--resume'), work_dir)
     assert ', resumed after ' in runs.printed(work_dir)
     assert not list(work_dir.glob('*' + UNFINISHED))
 
@@ -62,33 +59,27 @@ def check_end(process, work_dir):
 
 
 @pytest.mark.parametrize(
-    'kills, steps',
-    [(FEW, 12), pytest.param(MANY, 60, marks=long)],
-    ids=[str(len(FEW)), str(len(MANY))],
+    'task, kills, steps',
+    [
+        ('seg', FEW, 12),
+        pytest.param('seg', MANY, 60, marks=long),
+        pytest.param('det', SOME[1:], 20, marks=long),
+    ],
+    ids=['few', 'many', 'epochs'],
 )
-def test_killed_runs_end_with_the_weights_of_an_undisturbed_run(kills, steps, small_data, tmp_path):
-    config = runs.write_config(tmp_path, 'seg', small_data, steps)
-    arguments = ['--seed', '1']
-    undisturbed = runs.start(tmp_path / 'undisturbed', config, *arguments)
+def test_killed_runs_end_with_the_weights_of_an_undisturbed_run(
+    task, kills, steps, small_data, tmp_path
+):
+    config = runs.write_config(tmp_path, task, small_data, steps)
+    undisturbed = runs.start(tmp_path / 'undisturbed', config, *SEED)
     try:
-        disturbed_run(tmp_path / 'killed', config, arguments, kills)
+        disturbed_run(tmp_path / 'killed', config, kills)
     finally:
         check_end(undisturbed, tmp_path / 'undisturbed')
-    last = f'iter_{steps}.pth'
-    runs.check_same_training(tmp_path / 'undisturbed' / last, tmp_path / 'killed' / last)
-    kept = sorted(path.name for path in (tmp_path / 'killed').glob('*.pth'))
-    assert kept == sorted(f'iter_{step}.pth' for step in (steps - 1, steps))
-
-
-@long
-def test_a_killed_run_without_a_seed_keeps_its_random_seed(small_data, tmp_path):
-    config = runs.write_config(tmp_path, 'det', small_data, steps=20)
-    disturbed_run(tmp_path / 'killed', config, [], SOME[1:])
-    killed = tmp_path / 'killed' / 'epoch_20.pth'
-    seed = runs.load(killed)['meta']['seed']
-    undisturbed = tmp_path / 'undisturbed'
-    check_end(runs.start(undisturbed, config, '--seed', seed), undisturbed)
-    runs.check_same_training(undisturbed / 'epoch_20.pth', killed)
+    (last,) = (tmp_path / 'undisturbed').glob(f'*_{steps}.pth')
+    runs.check_same_training(last, tmp_path / 'killed' / last.name)
+    kept = sorted(int(path.stem.split('_')[1]) for path in (tmp_path / 'killed').glob('*.pth'))
+    assert kept == [steps - 1, steps]
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='Linux ends them')
@@ -277,60 +268,24 @@ def test_a_machine_that_comes_back_takes_part_again(lost, small_data, tmp_path, 
     check_same(tmp_path, config, free_port, steps)
 
 
-def lose_one(work_dir, config, port, how, *options):
-    """Disturb the second of two processes after two steps, and wait until the first one ends.
-
-    They are plain processes, as any launcher starts them, but without supervision.
-    """
-    env = {'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port)}
-    arguments = [config, '--seed', '1', '--launcher', 'pytorch', *options]
-    first, second = (
-        runs.start(work_dir, *arguments, env={**env, 'RANK': rank, 'LOCAL_RANK': rank})
-        for rank in ('0', '1')
-    )
-    try:
-        assert runs.wait_for(lambda: runs.saved_step(work_dir) >= 2, first)
-        second.send_signal(how)
-        assert first.wait(timeout=BOUND) not in (0, -signal.SIGKILL)
-    finally:
-        runs.end(first)
-        runs.end(second)
-
-
-@on_cpu
-@long
-def test_a_process_whose_peer_is_killed_ends_and_both_resume(small_data, tmp_path, free_port):
-    config = runs.write_config(tmp_path, 'seg', small_data, ENDLESS)
-    work_dir = tmp_path / 'work'
-    lose_one(work_dir, config, free_port, signal.SIGKILL)
-    assert re.search('Connection (closed|reset) by peer', runs.printed(work_dir))
-    last = runs.saved_step(work_dir) + 3
-    options = ['--resume', '--cfg-options', f'train_cfg.max_iters={last}']
-    check_end(runs.dist_train(work_dir, config, 2, free_port, *options), work_dir)
-    assert runs.load(work_dir / f'iter_{last}.pth')['meta']['iter'] == last
-
-
 @on_cpu
 @long
 def test_a_process_whose_peer_hangs_gives_up_after_the_timeout(small_data, tmp_path, free_port):
-    config = runs.write_config(tmp_path, 'seg', small_data, ENDLESS)
+    """Of two plain processes, as any launcher starts them, but without supervision."""
+    config = runs.write_config(tmp_path, 'seg', small_data, steps=10_000)
+    work_dir = tmp_path / 'work'
+    env = {'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(free_port)}
     # Both processes must also start within this time of each other.
-    timeout = ['--cfg-options', 'env_cfg.dist_cfg.timeout=20']
-    lose_one(tmp_path / 'work', config, free_port, signal.SIGSTOP, *timeout)
-    assert 'Timed out waiting 20000ms' in runs.printed(tmp_path / 'work')
-
-
-@on_cpu
-@long
-def test_the_launcher_ends_too(small_data, tmp_path, free_port):
-    config = runs.write_config(tmp_path, 'seg', small_data, ENDLESS)
-    launcher = runs.dist_train(tmp_path / 'work', config, 2, free_port)
-    processes = []
+    options = ['--launcher', 'pytorch', '--cfg-options', 'env_cfg.dist_cfg.timeout=20']
+    first, second = (
+        runs.start(work_dir, config, *options, env={**env, 'RANK': rank, 'LOCAL_RANK': rank})
+        for rank in '01'
+    )
     try:
-        assert runs.wait_for(lambda: runs.saved_step(tmp_path / 'work') >= 2, launcher)
-        processes = runs.children(launcher)
-        os.kill(processes[-1], signal.SIGKILL)
-        assert launcher.wait(timeout=BOUND) != 0
-        assert not any(map(runs.is_alive, processes))
+        assert runs.wait_for(lambda: runs.saved_step(work_dir) >= 2, first)
+        second.send_signal(signal.SIGSTOP)
+        assert first.wait(timeout=60) not in (0, -signal.SIGKILL)
+        assert 'Timed out waiting 20000ms' in runs.printed(work_dir)
     finally:
-        runs.end(launcher, processes)
+        runs.end(first)
+        runs.end(second)

@@ -3,8 +3,8 @@
 import tracemalloc
 
 from xcit_mm.inference import merge, progress, shards
-from xcit_mm.inference.progress import Display
-from xcit_mm.inference.shards import Job, Records, Shard, open_journal
+from xcit_mm.inference.progress import InferenceProgress
+from xcit_mm.inference.shards import InferenceJob, Records, Shard, open_journal
 
 MASK = {'size': [480, 640], 'counts': 'x' * 10_000}
 
@@ -12,7 +12,7 @@ MASK = {'size': [480, 640], 'counts': 'x' * 10_000}
 def write_shards(folder, count):
     """Two shards of a detector, with one mask in each image."""
     categories = [{'id': 1, 'name': 'disc'}]
-    job = Job('', 'detection', count, count, categories, '', annotated=True)
+    job = InferenceJob('', 'detection', count, count, categories, '', annotated=True)
     for shard in (Shard(0, 2), Shard(1, 2)):
         with open_journal(folder, job, shard) as journal:
             for number in journal.left():
@@ -43,21 +43,21 @@ def test_memory_of_a_merge_does_not_grow_with_the_number_of_images(tmp_path, mon
 
 def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(progress, 'INTERVAL', 0.0)
-    with Display('shard 2/8', total=1_500, skipped=3) as display:
-        display.advance_inputs(skipped=3)
-        display.advance_inputs(skipped=4)
+    with InferenceProgress('shard 2/8', total=1_500, skipped=3) as bar:
+        bar.advance(skipped=3)
+        bar.advance(skipped=4)
     first, second = capsys.readouterr().out.split('\n')[:2]
     assert first.startswith('shard 2/8: 1 of 1,500, ') and first.endswith('3 skipped')
     assert second.startswith('shard 2/8: 2 of 1,500, ')
     for part in (' per second, ', '4 skipped', ' left'):
         assert part in second
-    with Display('shard 3/8', total=2, skipped=0, is_shown=False) as display:
-        display.advance_inputs(skipped=0)
+    with InferenceProgress('shard 3/8', total=2, skipped=0, is_shown=False) as bar:
+        bar.advance(skipped=0)
     assert capsys.readouterr().out == ''
 
 
 def test_a_success_counts_in_whichever_shard_it_is(tmp_path):
-    job = Job('', 'segmentation', 1, 1, [], '', annotated=False)
+    job = InferenceJob('', 'segmentation', 1, 1, [], '', annotated=False)
     for folder, order in ((tmp_path / 'a', (1, 2)), (tmp_path / 'b', (2, 1))):
         with open_journal(folder, job, Shard(0, order[0])) as journal:
             journal.skip(0, 'a.jpg', 'cannot be read')

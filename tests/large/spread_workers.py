@@ -16,15 +16,16 @@ from xcit_mm.large import SharedDefaultSampler, SharedInfiniteSampler
 from xcit_mm.large.collectives import LostProcessError
 from xcit_mm.large.processes import SpreadBackbone, SpreadXCiT
 
-ARCH = dict(embed_dims=16, depth=3, num_heads=2, layer_scale_init=1.0, drop_path_rate=0.3)
+from .. import tiny
+
+ARCH = dict(embed_dims=16, depth=3, num_heads=2, drop_path_rate=0.3)
 SIZE = (150, 60)
 WORLD = 4
 
 
-def make_backbone(patch_size, kind=SpreadXCiT, **options):
-    torch.manual_seed(3)
-    backbone = kind(ARCH, patch_size, out_indices=(0, 1, 2), strides=(4, 8, 32), **options)
-    return backbone.double()
+def make_backbone(patch_size, **options):
+    backbone = tiny.backbone(ARCH, patch_size, SpreadXCiT, strides=(4, 8, 32), **options)
+    return backbone.double().train()
 
 
 def loss_of(levels, weights):
@@ -77,11 +78,10 @@ def check_training(size, patch_size, gather, images):
     return spread
 
 
-def check_bytes():
+def check_bytes(images):
     """What inference exchanges is what the cost model says."""
     backbone = make_backbone(16).eval().float()
     spread = SpreadBackbone(backbone)
-    images = torch.randn(1, 3, *SIZE)
     low, high = spread.pixel_rows(SIZE[0])
     with torch.no_grad():
         levels = spread(images[:, :, low:high], SIZE[0], gather=False)
@@ -127,7 +127,7 @@ def work(rank, port):
     for size, patch_size, gather in [(1, 16, True), (2, 16, True), (2, 8, False), (4, 16, False),
                                      (4, 8, True)]:  # fmt: skip
         check_training(size, patch_size, gather, images)
-    check_bytes()
+    check_bytes(images[:1].float())
     check_batches()
     backbone = make_backbone(16, processes=2, drop_path_rate=0.0)
     with torch.no_grad():

@@ -20,6 +20,15 @@ def pixels():
     return np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8)
 
 
+def write_zarr(path, pixels):
+    zarr = pytest.importorskip('zarr')
+    zarr.create_array(path, shape=pixels.shape, chunks=(32, 32, 3), dtype=pixels.dtype)[:] = pixels
+
+
+def tiff(**options):
+    return lambda path, pixels: tifffile.imwrite(path, pixels, photometric='rgb', **options)
+
+
 def assert_windows(image, pixels):
     assert image.shape == pixels.shape
     for window in WINDOWS:
@@ -28,24 +37,24 @@ def assert_windows(image, pixels):
 
 
 @pytest.mark.parametrize(
-    'options',
+    'suffix, write',
     [
-        {},
-        {'rowsperstrip': 16},
-        {'tile': (32, 16)},
-        {'tile': (32, 32), 'compression': 'zlib', 'predictor': True},
-        {'tile': (32, 32), 'bigtiff': True},
+        ('tif', tiff()),
+        ('tif', tiff(rowsperstrip=16)),
+        ('tif', tiff(tile=(32, 16))),
+        ('tif', tiff(tile=(32, 32), compression='zlib', predictor=True)),
+        ('tif', tiff(tile=(32, 32), bigtiff=True)),
+        ('npy', np.save),
+        ('zarr', write_zarr),
     ],
 )
-def test_windows_of_a_tiff(options, pixels, tmp_path):
-    path = tmp_path / 'scene.tif'
-    tifffile.imwrite(path, pixels, photometric='rgb', **options)
+def test_windows_of_a_file(suffix, write, pixels, tmp_path):
+    path = tmp_path / f'scene.{suffix}'
+    write(path, pixels)
     assert_windows(open_image(path), pixels)
 
 
-def test_windows_of_arrays_and_small_pictures(pixels, tmp_path):
-    np.save(tmp_path / 'scene.npy', pixels)
-    assert_windows(open_image(tmp_path / 'scene.npy'), pixels)
+def test_windows_of_a_gray_tiff(pixels, tmp_path):
     gray = pixels[..., 0].astype(np.uint16) * 200
     tifffile.imwrite(tmp_path / 'gray.tif', gray)
     assert_windows(open_image(tmp_path / 'gray.tif'), gray[..., None])
@@ -54,7 +63,7 @@ def test_windows_of_arrays_and_small_pictures(pixels, tmp_path):
 def test_16_bit_values_are_scaled_in_every_format(pixels, tmp_path):
     """12 bits in files of 16, as plain inference reads them."""
     twelve = pixels.astype(np.uint16) << 4
-    tifffile.imwrite(tmp_path / 'scene.tif', twelve, photometric='rgb')
+    tiff()(tmp_path / 'scene.tif', twelve)
     np.save(tmp_path / 'scene.npy', twelve)
     cv2.imwrite(str(tmp_path / 'scene.png'), twelve[..., ::-1])
     for suffix in ('tif', 'npy', 'png'):
@@ -62,29 +71,33 @@ def test_16_bit_values_are_scaled_in_every_format(pixels, tmp_path):
         assert_windows(open_image(tmp_path / f'scene.{suffix}', scale), pixels)
 
 
-def test_windows_of_a_zarr_array(pixels, tmp_path):
-    zarr = pytest.importorskip('zarr')
-    array = zarr.create_array(
-        tmp_path / 'scene.zarr', shape=pixels.shape, chunks=(32, 32, 3), dtype=pixels.dtype
-    )
-    array[:] = pixels
-    assert_windows(open_image(tmp_path / 'scene.zarr'), pixels)
-
-
 @pytest.mark.parametrize('left', [0.99, 0.5, 0.001])
-@pytest.mark.parametrize('options', [{}, {'tile': (32, 32), 'compression': 'zlib'}])
-def test_a_tiff_that_is_cut_off_is_refused(left, options, pixels, tmp_path):
+@pytest.mark.parametrize('write', [tiff(), tiff(tile=(32, 32), compression='zlib')])
+def test_a_tiff_that_is_cut_off_is_refused(left, write, pixels, tmp_path):
     path = tmp_path / 'scene.tif'
-    tifffile.imwrite(path, pixels, photometric='rgb', **options)
+    write(path, pixels)
     content = path.read_bytes()
     path.write_bytes(content[: int(left * len(content))])
     with pytest.raises(UserError, match='is cut off'):
         open_image(path)
 
 
-def test_files_that_are_no_images_are_refused(tmp_path):
-    (tmp_path / 'scene.npy').write_bytes(b'nothing')
-    with pytest.raises(UserError, match=r'scene\.npy cannot be read'):
-        open_image(tmp_path / 'scene.npy')
-    with pytest.raises(UserError, match='There is no image'):
-        open_image(tmp_path / 'other.tif')
+@pytest.mark.parametrize(
+    'name, write, message',
+    [
+        ('scene.npy', lambda path: path.write_bytes(b'nothing'), r'scene\.npy cannot be read'),
+        ('scene.png', lambda path: path.write_bytes(b'nothing'), r'scene\.png cannot be read'),
+        ('other.tif', lambda path: None, 'There is no image'),
+        (
+            'planar.tif',
+            lambda path: tifffile.imwrite(
+                path, np.zeros((3, 8, 9), np.uint8), photometric='rgb', planarconfig='separate'
+            ),
+            'planar channels',
+        ),
+    ],
+)
+def test_files_that_are_no_images_are_refused(name, write, message, tmp_path):
+    write(tmp_path / name)
+    with pytest.raises(UserError, match=message):
+        open_image(tmp_path / name)

@@ -6,23 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.large.test_segment import make_segmentor
-from tests.large.test_whole import make_backbone
 from xcit_mm.errors import UserError
 from xcit_mm.large.plan import make_plan, memory_in_use
-from xcit_mm.large.segment import WholeSegmentation
 from xcit_mm.large.store import reserve
 from xcit_mm.large.units import format_bytes, parse_bytes
 
+from ..tiny import backbone
+from .test_segment import make_segmentor
+
 GB = 2**30
 SCENE = (2**15, 2**15, 3)
-
-
-class Scene:
-    """An image of which only the size matters."""
-
-    def __init__(self, side):
-        self.shape = (side, side, 3)
 
 
 @pytest.fixture(autouse=True)
@@ -32,34 +25,29 @@ def large_disk(monkeypatch):
 
 def test_more_memory_gives_larger_pieces(tmp_path):
     model = make_segmentor('upernet')
-    start = memory_in_use()
-    plans = [
-        make_plan(model.backbone, SCENE, start + n * GB // 4, tmp_path, model)
-        for n in (2, 3, 4, 16)
-    ]
+    limits = [memory_in_use() + n * GB // 4 for n in (2, 3, 4, 16)]
+    plans = [make_plan(model.backbone, SCENE, limit, tmp_path, model) for limit in limits]
     assert [plan.rows for plan in plans] == sorted(plan.rows for plan in plans)
     assert [plan.tile for plan in plans] == sorted(plan.tile for plan in plans)
     assert plans[0].rows < plans[-1].rows
 
 
 def test_a_limit_that_cannot_be_held_is_refused(tmp_path):
-    backbone = make_backbone(16)
+    model = backbone()
     for folder, hint in [(tmp_path, 'Raise the limit.'), (None, 'let the tokens live in files')]:
         with pytest.raises(UserError, match='at least') as refusal:
-            make_plan(backbone, SCENE, GB // 100, folder)
+            make_plan(model, SCENE, GB // 100, folder)
         assert hint in str(refusal.value)
     # All tokens in memory take more than a part of them.
-    least = memory_in_use() + GB // 2
-    assert make_plan(backbone, SCENE, least, tmp_path).on_disk
+    limit = memory_in_use() + GB // 2
+    assert make_plan(model, SCENE, limit, tmp_path).on_disk
     with pytest.raises(UserError, match='for the tokens'):
-        make_plan(backbone, SCENE, least)
+        make_plan(model, SCENE, limit)
 
 
 def test_a_disk_that_is_too_small_is_refused(tmp_path):
-    run = WholeSegmentation(make_segmentor('sem_fpn'), tmp_path / 'tokens', job='a')
     with pytest.raises(UserError, match=r'The disk of .* and the work needs'):
-        run.plan(Scene(2**22))
-    assert not list((tmp_path / 'tokens').iterdir())
+        make_plan(backbone(), (2**22, 2**22, 3), None, tmp_path / 'tokens')
 
 
 def test_a_disk_that_fills_up_leaves_no_file(tmp_path):

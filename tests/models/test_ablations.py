@@ -5,21 +5,20 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from tests.tiny import ROOT
 from xcit_mm.models import AblatedXCiT, AblatedXCiTClassifier, XCiTClassifier
 from xcit_mm.models.ablations import ABLATIONS
 
-ARCH = dict(embed_dims=16, depth=2, num_heads=2)
+from ..tiny import ROOT, TINY
+
+ARCH = TINY['2 layers']
+FOLDER = ROOT / 'configs/classification/ablations'
+IMAGES = torch.randn(2, 3, 37, 50, generator=torch.Generator().manual_seed(1))
 each = pytest.mark.parametrize('ablation', ABLATIONS)
-
-
-def inputs():
-    return torch.randn(2, 3, 37, 50, generator=torch.Generator().manual_seed(1))
 
 
 @each
 def test_a_config_of_three_lines_builds_it(ablation):
-    path = ROOT / f'configs/classification/ablations/xcit_s12_16_{ablation}.py'
+    path = FOLDER / f'xcit_s12_16_{ablation}.py'
     assert len(path.read_text().splitlines()) == 3
     backbone = Config.fromfile(path).model.backbone
     assert (backbone.arch, backbone.ablation) == ('s12', ablation)
@@ -29,24 +28,20 @@ def test_a_config_of_three_lines_builds_it(ablation):
 
 def test_the_papers_table_is_complete():
     """Its rows, and self-attention, which is ours."""
-    rows = {f's12_16_{name}' for name in ABLATIONS} | {'s12_8_linear_patch'}
-    paths = (ROOT / 'configs/classification/ablations').glob('*.py')
-    found = {
-        path.stem.removeprefix('xcit_'): Config.fromfile(path).model.backbone for path in paths
-    }
-    assert set(found) == rows
-    for name, backbone in found.items():
-        assert name == f'{backbone.arch}_{backbone.patch_size}_{backbone.ablation}'
+    rows = {f'xcit_s12_16_{name}' for name in ABLATIONS} | {'xcit_s12_8_linear_patch'}
+    assert {path.stem for path in FOLDER.glob('*.py')} == rows
+    backbone = Config.fromfile(FOLDER / 'xcit_s12_8_linear_patch.py').model.backbone
+    assert (backbone.patch_size, backbone.ablation) == (8, 'linear_patch')
 
 
 @each
 def test_every_trained_parameter_gets_a_gradient(ablation):
     model = AblatedXCiTClassifier(ARCH, num_classes=3, ablation=ablation)
     model.init_weights()
-    model(inputs()).square().sum().backward()
+    model(IMAGES).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert not parameter.requires_grad or parameter.grad.abs().sum() > 0, name
-    levels = AblatedXCiT(ARCH, out_indices=(0, 1), strides=(8, 16), ablation=ablation)(inputs())
+    levels = AblatedXCiT(ARCH, out_indices=(0, 1), strides=(8, 16), ablation=ablation)(IMAGES)
     assert all(level.isfinite().all() for level in levels)
 
 
@@ -58,14 +53,14 @@ def test_it_lacks_one_idea_and_keeps_the_rest(ablation):
     full = XCiTClassifier(ARCH, num_classes=3, fast=False).eval()
     shared = {k: v for k, v in model.state_dict().items() if k in full.state_dict()}
     torch.nn.Module.load_state_dict(full, {**full.state_dict(), **shared})
+    gamma = {'without_lpi': 'gamma3', 'without_xca': 'gamma1'}.get(ablation)
     with torch.no_grad():
-        expected = full(inputs())
-        assert torch.allclose(model(inputs()), expected) == (ablation == 'without_temperature')
-        for layer in full.layers:
-            if ablation in ('without_lpi', 'without_xca'):
-                getattr(layer, 'gamma3' if ablation == 'without_lpi' else 'gamma1').zero_()
-        if ablation in ('without_lpi', 'without_xca'):
-            assert torch.allclose(model(inputs()), full(inputs()), rtol=1e-4, atol=1e-6)
+        is_same = torch.allclose(model(IMAGES), full(IMAGES))
+        assert is_same == (ablation == 'without_temperature')
+        if gamma is not None:
+            for layer in full.layers:
+                getattr(layer, gamma).zero_()
+            assert torch.allclose(model(IMAGES), full(IMAGES), rtol=1e-4, atol=1e-6)
 
 
 def test_an_unknown_ablation_is_refused():

@@ -7,12 +7,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from xcit_mm.models import XCiT
-from xcit_mm.models.fast import anatomy, choose_execution, covariance, xca
+from xcit_mm.models.fast import choose_execution, covariance, fingerprint, xca
 from xcit_mm.models.fast.chunks import batch_chunks
 from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA
 
-from .cases import TINY, randomize
+from ..tiny import backbone
 from .rounding import relative_error
 
 NEEDS_CUDA_BUILD = pytest.mark.skipif(
@@ -60,7 +60,7 @@ def test_small_gradients_of_statistics_survive_float16(monkeypatch):
 def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
     with FakeTensorMode(), torch.device('cuda'):
         model = XCiT('t12', 16).train(training)
-        model.as_built = anatomy(model)
+        model.as_built = fingerprint(model)
         images = torch.randn(2, 3, 512, 672)
         with torch.autocast('cuda', enabled=autocast), torch.set_grad_enabled(training):
             assert isinstance(choose_execution(model), Differentiable if training else Inference)
@@ -69,13 +69,6 @@ def test_forward_on_fake_tensors_of_a_gpu(training, autocast):
         (512 // stride, 672 // stride) for stride in (4, 8, 16, 32)
     ]
     assert {level.device.type for level in levels} == {'cuda'}
-
-
-def tiny(**options):
-    torch.manual_seed(0)
-    return randomize(
-        XCiT(TINY['2 layers'], out_indices=(0, 1), strides=(4, 8), drop_path_rate=0.0, **options)
-    )
 
 
 def step(model, images, autocast=False):
@@ -87,26 +80,31 @@ def step(model, images, autocast=False):
     return [tensor.detach().float().cpu() for tensor in tensors]
 
 
+FORMS = pytest.mark.parametrize('attention', ['token', 'covariance'])
+
+
 @pytest.mark.cuda
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@FORMS
 @pytest.mark.parametrize('training', [False, True])
 def test_results_are_those_of_the_cpu(training, attention):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     images = torch.randn(2, 3, 96, 128)
     results = []
     for device in ('cpu', 'cuda'):
-        model = tiny(attention=attention).to(device).train(training)
+        model = backbone(attention=attention).to(device).train(training)
         results.append(step(model, images.to(device)))
     for actual, expected in zip(*results, strict=True):
         assert relative_error(actual, expected) < 1e-3 or expected.norm() < 1e-6
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@FORMS
 def test_a_step_under_autocast_is_near_that_in_float32(attention):
     images = torch.randn(2, 3, 256, 256, device='cuda')
-    exact = step(tiny(attention=attention).cuda().train(), images)
-    low = step(tiny(attention=attention).cuda().train(), images, autocast=True)
+    exact, low = (
+        step(backbone(attention=attention).cuda().train(), images, autocast)
+        for autocast in (False, True)
+    )
     for a, b in zip(low, exact, strict=True):
         assert torch.isfinite(a).all()
         assert relative_error(a, b) < 0.1 or b.norm() < 1e-4

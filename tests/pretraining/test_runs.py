@@ -129,39 +129,41 @@ def test_transfer_drops_the_head_of_the_file(config, tmp_path):
             assert torch.equal(tensor, source.state_dict()[name]), name
 
 
-def failing(capfd, *arguments):
-    """The error of a run that must end with exit status 2."""
-    assert call(*arguments) == 2
-    errors = capfd.readouterr().err.splitlines()
-    return errors[-1]
-
-
-def test_bad_input_gets_one_sentence(config, images, tmp_path, capfd):
-    data = shutil.copytree(images, tmp_path / 'data')
-    text = CLASSIFIER.format(root=ROOT, data=data, epochs=1)
-    config.write_text(text)
-    arguments = [train, config, '--work-dir', tmp_path / 'work', *SMALL]
-    error = failing(capfd, *arguments, 'train_dataloader.batch_size=3')
-    assert 'batch_size must be even, and it is 3' in error
-    error = failing(capfd, *arguments, 'train_dataloader.batch_size=100')
-    assert 'There are 9 images for training, which is less than one batch of 100' in error
-    error = failing(capfd, *arguments, 'model.backbone.num_classes=2')
-    assert 'train has 3 classes and the model 2' in error
+def rename_red(data):
     (data / 'val' / 'red').rename(data / 'val' / 'pink')
-    assert 'they differ in pink, red' in failing(capfd, *arguments)
+
+
+def no_images(data):
     shutil.rmtree(data / 'train')
     (data / 'train' / 'blue').mkdir(parents=True)
-    assert 'has no images in folders of classes' in failing(capfd, *arguments)
-    shutil.rmtree(data / 'train')
-    assert 'The dataset is missing' in failing(capfd, *arguments)
 
 
-def test_a_teacher_that_is_not_there_gets_one_sentence(config, tmp_path, capfd, monkeypatch):
+# what is wrong with the data or the settings, and a part of the message
+BAD_INPUT = [
+    ('train_dataloader.batch_size=3', 'batch_size must be even, and it is 3'),
+    ('train_dataloader.batch_size=100', 'There are 9 images for training, which is less than one'),
+    ('model.backbone.num_classes=2', 'model = dict(backbone=dict(num_classes=3))'),
+    ('train_cfg.max_iters=3', 'Loops by epoch have max_epochs, loops by iteration have max_iters'),
+    (
+        'model.teacher.name=regnety_160.deit_in1k',
+        'The weights of the teacher regnety_160.deit_in1k are not available',
+    ),
+    ('model.teacher.name=a model.teacher.checkpoint=none.pth', 'there is no checkpoint'),
+    (rename_red, 'they differ in pink, red'),
+    (no_images, 'has no images in folders of classes'),
+    (lambda data: shutil.rmtree(data / 'train'), 'The dataset is missing'),
+]
+
+
+@pytest.mark.parametrize('wrong, message', BAD_INPUT)
+def test_bad_input_gets_one_paragraph(wrong, message, images, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
-    options = ['model.teacher.name=regnety_160.deit_in1k']
-    arguments = [train, config, '--work-dir', tmp_path / 'work', *SMALL, *options]
-    error = failing(capfd, *arguments)
-    assert 'The weights of the teacher regnety_160.deit_in1k are not available' in error
-    error = failing(capfd, *arguments, f'model.teacher.checkpoint={tmp_path}/none.pth')
-    assert 'there is no checkpoint' in error and 'without distillation' in error
+    data, config = shutil.copytree(images, tmp_path / 'data'), tmp_path / 'config.py'
+    config.write_text(CLASSIFIER.format(root=ROOT, data=data, epochs=1))
+    options = wrong.split() if isinstance(wrong, str) else []
+    if not options:
+        wrong(data)
+    assert call(train, config, '--work-dir', tmp_path / 'work', *SMALL, *options) == 2
+    error = capfd.readouterr().err
+    assert message in error[error.rindex('error: ') :] and 'Traceback' not in error

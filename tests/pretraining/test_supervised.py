@@ -56,16 +56,15 @@ def packed(images, labels):
 
 
 def step(model, images, labels):
-    """One step of ours, as mmengine's runner takes it."""
+    """Take one step as mmengine's runner does; return the loss."""
     wrapper = build_optim_wrapper(model, WRAPPER)
-    losses = model(**packed(images.clone(), labels), mode='loss')
-    loss, _ = model.parse_losses(losses)
+    loss, _ = model.parse_losses(model(**packed(images.clone(), labels), mode='loss'))
     wrapper.update_params(loss)
     return loss.detach()
 
 
 def reference_step(model, images, labels, loss_of):
-    """One step of a plain loop on timm's network."""
+    """Take one step of a plain loop on timm's network; return the loss."""
     from timm.optim import param_groups_weight_decay
 
     groups = param_groups_weight_decay(model, 0.05, no_weight_decay_list=['cls_token'])
@@ -77,78 +76,57 @@ def reference_step(model, images, labels, loss_of):
     return loss.detach()
 
 
-def check_equal(model, reference, expected, actual):
-    assert torch.allclose(actual, expected, rtol=1e-5, atol=0)
-    moved = ours(reference.num_classes)
-    moved.load_state_dict(reference.state_dict())
-    for (name, one), two in zip(moved.named_parameters(), model.parameters(), strict=True):
-        assert (one - two).norm() <= 1e-5 * one.norm() + 1e-12, name
-    for (name, one), two in zip(moved.named_buffers(), model.buffers(), strict=True):
-        assert torch.allclose(one, two, rtol=1e-5), name
-
-
-def test_a_step_equals_a_plain_loop_on_timm():
-    from timm.data import Mixup
-    from timm.loss import SoftTargetCrossEntropy
-
-    images, labels = batch(7)
-    reference = timm_xcit(7)
-    model = ours(7, mixup=MIXUP, label_smoothing=0.1)
+def check_steps(loss_of, num_classes=7, seeds=(0,), **settings):
+    """Check that steps of ours have the loss and the result of a plain loop; return the model."""
+    images, labels = batch(num_classes)
+    reference, model = timm_xcit(num_classes), ours(num_classes, **settings)
     model.load_state_dict(reference.state_dict())  # the names of a classifier alone
-
-    def loss_of(network, images, labels):
-        mixup = Mixup(0.8, 1.0, prob=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=7)
-        images, targets = mixup(images, labels)
-        return SoftTargetCrossEntropy()(network(images), targets)
-
-    for seed in (0, 3):  # mixup, cutmix
+    if settings.get('teacher'):
+        model.teacher.double()
+    for seed in seeds:
         np.random.seed(seed)
         expected = reference_step(reference, images, labels, loss_of)
         np.random.seed(seed)
-        actual = step(model, images, labels)
-        check_equal(model, reference, expected, actual)
+        assert torch.allclose(step(model, images, labels), expected, rtol=1e-5, atol=0)
+        moved = ours(num_classes)
+        moved.load_state_dict(reference.state_dict())
+        for (name, one), two in zip(moved.named_parameters(), model.parameters(), strict=True):
+            assert (one - two).norm() <= 1e-5 * one.norm() + 1e-12, name
+        for (name, one), two in zip(moved.named_buffers(), model.buffers(), strict=True):
+            assert torch.allclose(one, two, rtol=1e-5), name
+    return model
+
+
+def smoothed(logits, labels):
+    return timm.loss.LabelSmoothingCrossEntropy(0.1)(logits, labels)
+
+
+def test_a_step_equals_a_plain_loop_on_timm():
+    def loss_of(network, images, labels):
+        settings = dict(prob=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=7)
+        images, targets = timm.data.Mixup(**MIXUP, **settings)(images, labels)
+        return timm.loss.SoftTargetCrossEntropy()(network(images), targets)
+
+    check_steps(loss_of, seeds=(0, 3), mixup=MIXUP, label_smoothing=0.1)  # mixup, cutmix
 
 
 def test_a_step_with_smoothing_alone_equals_timms():
-    from timm.loss import LabelSmoothingCrossEntropy
-
-    images, labels = batch(7)
-    reference, model = timm_xcit(7), ours(7, label_smoothing=0.1)
-    model.load_state_dict(reference.state_dict())
-    expected = reference_step(
-        reference, images, labels, lambda net, x, y: LabelSmoothingCrossEntropy(0.1)(net(x), y)
-    )
-    check_equal(model, reference, expected, step(model, images, labels))
+    check_steps(lambda network, x, y: smoothed(network(x), y), label_smoothing=0.1)
 
 
-@pytest.fixture(scope='module')
-def teacher_file(tmp_path_factory):
+def test_a_step_of_hard_distillation_equals_a_plain_loop(tmp_path):
     torch.manual_seed(5)
-    path = tmp_path_factory.mktemp('teacher') / 'teacher.pth'
-    torch.save(timm.create_model('test_resnet').state_dict(), path)
-    return path
-
-
-def test_a_step_of_hard_distillation_equals_a_plain_loop(teacher_file):
-    from timm.loss import LabelSmoothingCrossEntropy
-
-    images, labels = batch(1000)
-    reference = timm_xcit(1000)
-    teacher = dict(name='test_resnet', checkpoint=str(teacher_file), weight=0.25)
-    model = ours(1000, label_smoothing=0.1, teacher=teacher)
-    model.load_state_dict(reference.state_dict())
-    model.teacher.double()
-    plain = timm.create_model('test_resnet').double().eval()
-    plain.load_state_dict(torch.load(teacher_file, weights_only=True))
+    plain = timm.create_model('test_resnet').eval()
+    torch.save(plain.state_dict(), tmp_path / 'teacher.pth')
+    plain.double()
 
     def loss_of(network, images, labels):
         logits = network(images)
         with torch.no_grad():
             hard = plain(images).argmax(dim=1)
-        smooth = LabelSmoothingCrossEntropy(0.1)(logits, labels)
-        return 0.75 * smooth + 0.25 * F.cross_entropy(logits, hard)
+        return 0.75 * smoothed(logits, labels) + 0.25 * F.cross_entropy(logits, hard)
 
-    expected = reference_step(reference, images, labels, loss_of)
-    check_equal(model, reference, expected, step(model, images, labels))
+    teacher = dict(name='test_resnet', checkpoint=str(tmp_path / 'teacher.pth'), weight=0.25)
+    model = check_steps(loss_of, num_classes=1000, label_smoothing=0.1, teacher=teacher)
     assert not any('teacher' in name for name in model.state_dict())
     assert not any(p.requires_grad for p in model.teacher.parameters())

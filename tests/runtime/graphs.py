@@ -6,21 +6,21 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from xcit_mm_runtime.metadata import KEY, Metadata
+
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 TYPES = {'float32': TensorProto.FLOAT, 'uint8': TensorProto.UINT8}
 
 
 def metadata(task, classes, **changes):
     """What the export writes about a model."""
-    info = {
-        'format': 1, 'task': task, 'name': 'tiny', 'classes': classes, 'category_ids': None,
-        'palette': [[i, 200 - i, 7 * i] for i in range(len(classes))], 'channels': 3,
-        'input': {'dtype': 'float32', 'channel_order': 'rgb', 'mean': MEAN, 'std': STD},
-        'resize': {'scale': [160, 96], 'keep_ratio': True}, 'mask_thr': 0.5, 'strides': [4],
-        'patch_size': 8,
-        'padding_divisor': None, 'binary_threshold': None, 'precision': 'float32',
-    }  # fmt: skip
-    return info | changes
+    metadata = Metadata(
+        task=task, classes=classes, category_ids=None, channels=3, patch_size=8,
+        palette=[[i, 200 - i, 7 * i] for i in range(len(classes))],
+        input={'dtype': 'float32', 'channel_order': 'rgb', 'mean': MEAN, 'std': STD},
+        resize={'scale': [160, 96], 'keep_ratio': True},
+    )  # fmt: skip
+    return metadata.to_dict() | changes
 
 
 def write(path, nodes, outputs, constants, info):
@@ -34,7 +34,7 @@ def write(path, nodes, outputs, constants, info):
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=10)
     if info is not None:
-        helper.set_model_props(model, {'xcit_mm': json.dumps(info)})
+        helper.set_model_props(model, {KEY: json.dumps(info)})
     onnx.save(model, path)
     return path
 

@@ -6,14 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm_runtime.draw import (
-    SEGMENTATION_OPACITY,
-    colors,
-    draw_detections,
-    draw_segmentation,
-    drawable,
-)
+from xcit_mm_runtime import Detections, Segmentation
+from xcit_mm_runtime.draw import SEGMENTATION_OPACITY, colors, drawable
 
+NUMBERED = [f'name {i}' for i in range(150)]
 NAMES = ['sky', 'façade', '道路', 'tree', 'car', 'a long name, ' * 20]
 
 
@@ -33,7 +29,7 @@ def test_a_segmentation_has_the_colors_of_the_palette_and_a_legend_of_what_is_th
     half = size[0] // 2
     labels[half:], labels[-1, :3] = 20, 255
     palette = [[i, 255 - i, 100] for i in range(150)]
-    picture = draw_segmentation(image, labels, [f'name {i}' for i in range(150)], palette)
+    picture = Segmentation(labels, NUMBERED, palette).draw(image)
     for row, label in ((0, 149), (half, 20)):
         mixed = image[row] * (1 - SEGMENTATION_OPACITY)
         mixed = mixed + np.array(palette[label])[::-1] * SEGMENTATION_OPACITY
@@ -46,29 +42,26 @@ def test_a_segmentation_has_the_colors_of_the_palette_and_a_legend_of_what_is_th
 
 def test_every_class_of_a_small_image_is_in_the_legend():
     labels = np.arange(150, dtype=np.uint8).repeat(32).reshape(75, 64)
-    picture = draw_segmentation(noise(75, 64), labels, [f'name {i}' for i in range(150)])
+    picture = Segmentation(labels, NUMBERED).draw(noise(75, 64))
     assert {color[::-1] for color in colors(150)} <= strip_colors(picture, 64)
 
 
 def test_with_more_than_255_classes_255_is_one_of_them():
     labels = np.full((32, 32), 255, np.uint16)
     image = noise(32, 32)
-    names = [str(i) for i in range(300)]
-    assert (draw_segmentation(image, labels, names)[:32, :32] != image).any()
-    assert (draw_segmentation(image, labels, names[:200])[:32, :32] == image).all()
+    for count, is_class in ((300, True), (200, False)):
+        picture = Segmentation(labels, [str(i) for i in range(count)]).draw(image)
+        assert (picture[:32, :32] != image).any() == is_class
 
 
 def test_frames_of_a_video_have_one_size():
-    names = [f'name {i}' for i in range(150)]
-    sizes = set()
-    for count in (1, 5, 150):
-        labels = np.arange(65 * 97).reshape(65, 97) % count
-        sizes.add(draw_segmentation(noise(65, 97), labels, names, fixed_size=True).shape)
-    (size,) = sizes
-    assert size[0] == 65 and size[1] > 97
+    labels = np.arange(65 * 97).reshape(65, 97)
+    found = (Segmentation(labels % count, NUMBERED) for count in (1, 5, 150))
+    ((height, width, _),) = {each.draw(noise(65, 97), fixed_size=True).shape for each in found}
+    assert height == 65 and width > 97
 
 
-def test_made_up_colors_are_distinct_and_fixed():
+def test_generated_colors_are_distinct_and_fixed():
     assert len(set(colors(300))) == 300
     assert colors(150)[:7] == colors(7)
     for one, other in itertools.combinations(np.array(colors(12)).astype(int), 2):
@@ -94,7 +87,7 @@ def test_detections_above_the_threshold_are_drawn(size, with_masks):
         masks[0, height // 2 :, width // 2 : width * 2 // 3] = True
     labels, scores = np.array([2, 5, 7]), np.array([0.9, 0.4, 0.2], np.float32)
     palette = [[i * 10, 200, 30] for i in range(8)]
-    picture = draw_detections(image, boxes, scores, labels, masks, NAMES, palette)
+    picture = Detections(boxes, scores, labels, masks, NAMES, palette).draw(image)
     assert picture.shape == image.shape and (image == 128).all()
     seen = strip_colors(picture, 0)
     assert tuple(palette[7]) not in seen
@@ -103,12 +96,12 @@ def test_detections_above_the_threshold_are_drawn(size, with_masks):
         inside = picture[height * 3 // 4, width * 3 // 5]
         assert (inside != 128).any() == with_masks
     nothing = np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)
-    assert (draw_detections(image, *nothing, None, NAMES) == image).all()
+    assert (Detections(*nothing, None, NAMES).draw(image) == image).all()
 
 
 def test_text_is_as_large_as_the_image_asks_for():
     small, large = (
-        draw_segmentation(noise(size, size), np.zeros((size, size), np.uint8), ['road'])[:, size:]
+        Segmentation(np.zeros((size, size), np.uint8), ['road']).draw(noise(size, size))[:, size:]
         for size in (200, 2000)
     )
     dark = [(strip < 100).all(axis=2).astype(np.uint8) for strip in (small, large)]

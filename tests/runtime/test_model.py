@@ -17,6 +17,7 @@ from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 
 import xcit_mm_runtime
 from xcit_mm_runtime import Detections, ImageError, ModelError
+from xcit_mm_runtime.metadata import KEY
 
 from ..limits import limited_memory
 from ..tiny import ROOT
@@ -32,8 +33,13 @@ def image():
     return cv2.resize(blocks, (270, 190), interpolation=cv2.INTER_CUBIC)
 
 
-def weights(classes, seed=0):
-    return np.random.default_rng(seed).normal(size=(classes, 3, 1, 1)).astype(np.float32)
+def weights(classes):
+    return np.random.default_rng(0).normal(size=(classes, 3, 1, 1)).astype(np.float32)
+
+
+def load_segmentor(path, count=3, names=CLASSES, **changes):
+    info = metadata('segmentation', names, **changes)
+    return xcit_mm_runtime.load(segmentor(path, weights(count), info))
 
 
 def expected_logits(image, kernel, resize=(136, 96)):
@@ -47,12 +53,11 @@ def expected_logits(image, kernel, resize=(136, 96)):
 
 @pytest.mark.parametrize('classes', [3, 300])
 def test_a_segmentor_labels_each_pixel_as_mmseg_does(classes, image, tmp_path):
-    kernel, names = weights(classes), [f'name {i}' for i in range(classes)]
-    path = segmentor(tmp_path / 'model.onnx', kernel, metadata('segmentation', names))
-    found = xcit_mm_runtime.load(path)(image)
+    names = [f'name {i}' for i in range(classes)]
+    found = load_segmentor(tmp_path / 'model.onnx', classes, names)(image)
     assert found.labels.shape == image.shape[:2]
     assert found.labels.dtype == (np.uint8 if classes == 3 else np.uint16)
-    logits = expected_logits(image, kernel)
+    logits = expected_logits(image, weights(classes))
     # Where two classes are as likely as float32 can tell, either may win.
     best = logits.topk(2, dim=0).values
     clear = (best[0] - best[1] > 1e-4 * best[0].abs().max()).numpy()
@@ -64,8 +69,7 @@ def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_pa
     """12 bits in a 16-bit PNG: without the statement they are almost black, with a warning."""
     cv2.imwrite(str(tmp_path / '12.png'), image.astype(np.uint16) << 4)
     for depth, expected in ((12, image), (16, image >> 4), (None, image >> 4)):
-        info = metadata('segmentation', CLASSES, bit_depth=depth)
-        model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
+        model = load_segmentor(tmp_path / 'model.onnx', bit_depth=depth)
         warned = pytest.warns(UserWarning, match='looks like 12 bits.*bit_depth=12')
         with contextlib.nullcontext() if depth else warned:
             labels = model(tmp_path / '12.png').labels
@@ -73,10 +77,9 @@ def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_pa
 
 
 def test_a_segmentor_with_one_output_decides_by_its_threshold(image, tmp_path):
-    kernel = weights(1)
-    info = metadata('segmentation', ['no', 'yes'], binary_threshold=0.3)
-    found = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', kernel, info))(image)
-    probability = expected_logits(image, kernel)[0].sigmoid().numpy()
+    model = load_segmentor(tmp_path / 'model.onnx', 1, ['no', 'yes'], binary_threshold=0.3)
+    found = model(image)
+    probability = expected_logits(image, weights(1))[0].sigmoid().numpy()
     clear = np.abs(probability - 0.3) > 1e-5
     assert (found.labels == (probability > 0.3))[clear].all() and 0 < found.labels.mean() < 1
 
@@ -127,13 +130,12 @@ def test_a_backbone_gives_its_levels(image, tmp_path):
     model = xcit_mm_runtime.load(path)
     (level,) = model.features(image)
     assert level.shape == (5, 96, 136)
-    with pytest.raises(ModelError, match='a backbone alone'):
+    with pytest.raises(ModelError, match='contains only a backbone'):
         model(image)
 
 
 def test_images_that_the_model_cannot_take_are_refused_in_a_sentence(image, tmp_path):
-    info = metadata('segmentation', CLASSES, resize=None)
-    model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(3), info))
+    model = load_segmentor(tmp_path / 'model.onnx', resize=None)
     for bad, message in (
         (image.astype(np.float32), 'must be an array of uint8, 0 to 255, not of float32'),
         (image[..., 0], r'must have the shape \(H, W, 3\), BGR, not \(190, 270\)'),
@@ -151,38 +153,32 @@ def test_images_that_the_model_cannot_take_are_refused_in_a_sentence(image, tmp_
 
 
 def test_files_that_are_no_exported_models_are_refused_in_a_sentence(tmp_path, monkeypatch):
-    good = segmentor(tmp_path / 'good.onnx', weights(3), metadata('segmentation', CLASSES))
-    content = good.read_bytes()
-    (tmp_path / 'image.png').write_bytes(b'\x89PNG\r\n\x1a\n')
-    (tmp_path / 'empty.onnx').write_bytes(b'')
-    (tmp_path / 'truncated.onnx').write_bytes(content[: len(content) // 2])
-    segmentor(tmp_path / 'foreign.onnx', weights(3), None)
-    for name, info in {
-        'newer': metadata('segmentation', CLASSES, format=2),
-        'other': metadata('poetry', CLASSES),
-        'wrong': metadata('detection', CLASSES),
-        'bytes': metadata('segmentation', CLASSES) | {'input': {'dtype': 'int4'}},
-    }.items():
-        model = onnx.load(good)
-        onnx.helper.set_model_props(model, {'xcit_mm': json.dumps(info)})
-        onnx.save(model, tmp_path / f'{name}.onnx')
-    onnx.helper.set_model_props(model, {'xcit_mm': '{"format'})
-    onnx.save(model, tmp_path / 'garbled.onnx')
-    for name, message in {
-        'none.onnx': 'There is no model',
-        'image.png': 'damaged or not an ONNX file',
-        'empty.onnx': 'damaged or not an ONNX file|did not write',
-        'truncated.onnx': 'damaged or not an ONNX file',
-        'foreign.onnx': 'xcit-mm export did not write',
-        'newer.onnx': 'written by a newer version, in format 2',
-        'other.onnx': "lacks 'poetry'",
-        'wrong.onnx': 'does not have the inputs and outputs',
-        'bytes.onnx': 'lacks',
-        'garbled.onnx': 'is damaged',
-    }.items():
+    good, bad = tmp_path / 'good.onnx', tmp_path / 'bad.onnx'
+    content = segmentor(good, weights(3), metadata('segmentation', CLASSES)).read_bytes()
+    fitting, others = metadata('segmentation', CLASSES), 'does not have the inputs and outputs'
+    for info, message in (
+        (fitting | {'format': 2}, 'written by a newer version, in format 2'),
+        (fitting | {'task': 'poetry'}, others),
+        (fitting | {'task': 'detection'}, others),
+        (fitting | {'input': {'dtype': 'int4'}}, others),
+        ({k: v for k, v in fitting.items() if k != 'resize'}, "damaged .*'resize'"),
+        ('no object', 'is damaged'),
+        (None, 'xcit-mm export did not write'),
+        (b'\x89PNG\r\n\x1a\n', 'damaged or not an ONNX file'),
+        (b'', 'damaged or not an ONNX file|did not write'),
+        (content[: len(content) // 2], 'damaged or not an ONNX file'),
+    ):
+        if isinstance(info, bytes):
+            bad.write_bytes(info)
+        else:
+            model = onnx.load(good)
+            onnx.helper.set_model_props(model, {KEY: json.dumps(info)} if info else {})
+            onnx.save(model, bad)
         with pytest.raises(ModelError, match=message) as caught:
-            xcit_mm_runtime.load(tmp_path / name)
-        assert '\n' not in str(caught.value), name
+            xcit_mm_runtime.load(bad)
+        assert '\n' not in str(caught.value)
+    with pytest.raises(ModelError, match='There is no model'):
+        xcit_mm_runtime.load(tmp_path / 'none.onnx')
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     with pytest.raises(ModelError, match='pip install onnxruntime'):
         xcit_mm_runtime.load(good)
@@ -204,7 +200,7 @@ def test_the_command_runs_without_torch(image, tmp_path):
         words = [model, tmp_path / 'images', '--out-dir', out]
         run = without_torch(COMMAND, *words)
         assert run.returncode == 1, run.stderr
-        assert 'b.jpg is not an image' in run.stdout and '1 of 2 images' in run.stdout
+        assert f'skipped, cannot be read: {tmp_path}/images/b.jpg\n1 of 2 images' in run.stdout
         found = xcit_mm_runtime.load(model)(image)
         picture = cv2.imread(str(out / 'vis' / 'a.png'))
         assert (picture == found.draw(image)).all()
@@ -220,8 +216,7 @@ def test_the_command_runs_without_torch(image, tmp_path):
 
 
 def test_memory_that_runs_out_is_told_from_a_bad_image(tmp_path):
-    info = metadata('segmentation', CLASSES, resize=None)
-    model = xcit_mm_runtime.load(segmentor(tmp_path / 'model.onnx', weights(300), info))
+    model = load_segmentor(tmp_path / 'model.onnx', 300, resize=None)
     model(np.zeros((64, 64, 3), np.uint8))
     # 300 classes take 1.2 GB.
     with limited_memory(300 << 20), pytest.raises(MemoryError):
@@ -232,6 +227,17 @@ def test_nothing_heavy_is_imported():
     heavy = ('torch', 'PIL', 'onnxruntime')
     run = without_torch(f'import xcit_mm_runtime; print([m for m in {heavy} if m in sys.modules])')
     assert run.stdout.strip() == '[]', run.stderr
+
+
+def test_the_old_name_works_with_one_warning():
+    code = 'from xcit_mm_deploy import load, rle; from xcit_mm_deploy.errors import ModelError\n'
+    code += 'import xcit_mm_runtime; print(ModelError is xcit_mm_runtime.ModelError)'
+    imported = without_torch(code)
+    assert imported.stdout == 'True\n' and imported.stderr.count('called xcit_mm_runtime') == 1
+    command = without_torch('import runpy; runpy.run_module("xcit_mm_deploy", alter_sys=True, '
+                            'run_name="__main__")', '--help')  # fmt: skip
+    assert command.stdout.startswith('usage: python -m xcit_mm_runtime'), command.stderr
+    assert command.stderr.count('called xcit_mm_runtime') == 1
 
 
 PACKAGES = ('numpy', 'onnxruntime', 'opencv-python-headless', 'pillow')

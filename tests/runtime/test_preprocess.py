@@ -34,10 +34,10 @@ def test_images_are_normalized_as_by_mmdet():
     from mmdet.structures import DetDataSample
 
     data = reference({'inputs': [inputs], 'data_samples': [DetDataSample(metainfo={})]})
-    planes = to_planes(image, 'rgb', **statistics, dtype='float32')
+    planes = to_planes(image[None], 'rgb', **statistics, dtype='float32')
     assert planes.dtype == np.float32 and planes.flags.c_contiguous
     assert (planes == data['inputs'].numpy()).all()
-    raw = to_planes(image, 'bgr', None, None, 'uint8')
+    raw = to_planes(image[None], 'bgr', None, None, 'uint8')
     assert raw.dtype == np.uint8 and (raw[0] == image.transpose(2, 0, 1)).all()
 
 

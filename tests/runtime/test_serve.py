@@ -195,7 +195,7 @@ def test_busy_servers_say_so(picture, segments):
 def test_images_are_processed_one_at_a_time(picture, segments, monkeypatch):
     running, most = [], []
     with serving(segments) as (server, ask):
-        call = server.model._run
+        call = server.model.run_batch
 
         def run(image):
             running.append(1)
@@ -206,7 +206,7 @@ def test_images_are_processed_one_at_a_time(picture, segments, monkeypatch):
             finally:
                 running.pop()
 
-        monkeypatch.setattr(server.model, '_run', run)
+        monkeypatch.setattr(server.model, 'run_batch', run)
         threads = [
             threading.Thread(target=ask, args=('POST', '/predict', encoded(picture)))
             for _ in range(5)

@@ -26,15 +26,15 @@ class Constant(BaseMetric):
         return dict(score=1.0)
 
 
-def train(work_dir, epochs=1, kind=Runner, **settings):
-    """Train, keeping the best checkpoint and the last one; returns the runner."""
+def build(work_dir, epochs=1, kind=Runner, **settings):
+    """A runner that keeps the best checkpoint and the last one."""
     data = dict(
         dataset=[dict(inputs=torch.ones(4))] * 2,
         batch_size=1,
         sampler=dict(type='DefaultSampler', shuffle=False),
     )
     checkpoint = dict(type='CheckpointHook', save_best='score', rule='greater', max_keep_ckpts=1)
-    runner = kind(
+    return kind(
         Linear(),
         str(work_dir),
         train_dataloader=data,
@@ -48,5 +48,9 @@ def train(work_dir, epochs=1, kind=Runner, **settings):
         experiment_name=uuid.uuid4().hex,
         **settings,
     )
+
+
+def train(*arguments, **settings):
+    runner = build(*arguments, **settings)
     runner.train()
     return runner

@@ -15,10 +15,11 @@ import torch
 from mmengine.config import Config
 from torch import distributed
 
-# launcher -> the variables it sets: rank, number of processes, rank on this machine
+# launcher -> the variables it sets: rank, number of processes, rank on this machine. Slurm sets
+# SLURM_NTASKS, too, but also in a batch script that is itself only one process.
 VARIABLES = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
-    'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),
+    'slurm': ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
     'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
 }
 

@@ -1,24 +1,45 @@
-"""What is in somebody's folders, for messages and for guesses."""
+"""Files in the folders of a user's dataset: their names, how names belong together, and splits."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
+# name of a file or folder -> split
+SPLIT_NAMES = {
+    'train': 'train',
+    'training': 'train',
+    'val': 'val',
+    'valid': 'val',
+    'validation': 'val',
+    'test': 'test',
+    'testing': 'test',
+    'trainval': 'trainval',
+}
 # Images whose names are compared with those of labels.
 COMPARED = 20
 
 
 def contents_of(folder: Path, limit: int = 5) -> str:
-    """The kinds of files in a folder and below, the most frequent first."""
+    """Count the kinds of files in a folder and below, the most frequent first."""
     kinds = Counter(p.suffix or 'no suffix' for p in folder.rglob('*') if p.is_file())
     found = [f'{count} files with {kind}' for kind, count in kinds.most_common(limit)]
     return ', '.join(found) or 'no files at all'
 
 
+def images_by_stem(folder: Path) -> dict[str, list[Path]]:
+    """Return the images directly in a folder; two with one stem would share their labels."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            found.setdefault(path.stem, []).append(path)
+    return found
+
+
 def stem_of(name: str, suffixes: str | Sequence[str]) -> str | None:
-    """A name without its suffix; None if it has none of them.
+    """Return a name without its suffix; None if it has none of them.
 
     Args:
         name (str): The name of a file.
@@ -32,7 +53,7 @@ def stem_of(name: str, suffixes: str | Sequence[str]) -> str | None:
 
 
 def label_endings(stems: Iterable[str], labels: Iterable[str]) -> list[str]:
-    """What follows the names of images in those of labels: ``.png``, ``_mask.png``...
+    """Return what follows the names of images in those of labels: ``.png``, ``_mask.png``...
 
     Args:
         stems (Iterable[str]): Names of images without their suffixes.
@@ -46,3 +67,39 @@ def label_endings(stems: Iterable[str], labels: Iterable[str]) -> list[str]:
     endings = {n[len(stem) :] for stem in compared for n in names if n.startswith(stem)}
     count = {end: sum(stem + end in names for stem in stems) for end in endings}
     return sorted(endings, key=lambda end: (-count[end], len(end), end))
+
+
+def relative_to(path: Path, folder: Path) -> str:
+    """Return a path as configs have it: relative to the data's root if it is in there."""
+    path, folder = path.resolve(), folder.resolve()
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+
+
+def read_lines(path: Path) -> dict[int, str]:
+    """Return the lines of a text file by number, stripped, without empty ones.
+
+    Raises:
+        ValueError: If it is not UTF-8.
+    """
+    # Some Windows programs write a byte-order mark.
+    lines = path.read_text(encoding='utf-8-sig').splitlines()
+    return {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
+
+
+def split_randomly(names: Iterable[str], fraction: float, seed: int) -> dict[str, list[str]]:
+    """Split names into train and val; if there are two or more, neither is empty.
+
+    A hash decides, not a random generator: a new image hardly changes where the others go.
+
+    Args:
+        names (Iterable[str]): The names; their order does not matter.
+        fraction (float): The part for validation; with 0, there is none.
+        seed (int): Another seed gives another split.
+
+    Returns:
+        dict[str, list[str]]: The names of each split that has any, sorted.
+    """
+    ranked = sorted(names, key=lambda name: hashlib.sha256(f'{seed} {name}'.encode()).digest())
+    count = min(max(round(fraction * len(ranked)), 1), len(ranked) - 1) if fraction else 0
+    parts = {'train': ranked[max(count, 0) :], 'val': ranked[: max(count, 0)]}
+    return {split: sorted(part) for split, part in parts.items() if part}

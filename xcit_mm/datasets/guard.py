@@ -6,28 +6,27 @@ go unnoticed (labels of another size, two images with the same id).
 """
 
 import contextlib
-import functools
 import io
 from typing import Any
 
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import DATASETS
 
-from .check import DataError
 from .check.coco import STOPPING, check_coco
-from .check.empty import empty
-from .check.labels import Labels, contradiction, wrong_labels
+from .check.datasets import explain_empty
+from .check.labels import LabelRules, check_loaded_label, check_reduce_zero_label
+from .problems import DataError
 
 HINT = 'tools/check_dataset.py finds all such files.'
 
 
 def guarded(config: dict) -> dict:
-    """A config that mmengine builds with :func:`build_guarded`."""
+    """Return a config that mmengine builds with :func:`build_guarded`."""
     return dict(type=build_guarded, config=config)
 
 
 def build_guarded(config: dict) -> Any:
-    """Build a dataset, or a wrapper of datasets, guarded.
+    """Build a dataset, or a wrapper of datasets, and let its pipeline name faulty files.
 
     Args:
         config (dict): As in a data loader of a config.
@@ -43,98 +42,75 @@ def build_guarded(config: dict) -> Any:
     if isinstance(kind, str):
         with DATASETS.switch_scope_and_registry(config.get('_scope_')) as registry:
             kind = registry.get(kind)
-    if isinstance(kind, type) and issubclass(kind, BaseDataset):
-        config = {**config, 'type': guarded_class(kind)}
-    dataset = DATASETS.build(config)
-    problem = contradiction(dataset, config.get('pipeline'))
-    if problem:
+    if not (isinstance(kind, type) and issubclass(kind, BaseDataset)):
+        return DATASETS.build(config)
+    dataset: Any = DATASETS.build({**config, 'lazy_init': True})
+    if problem := check_reduce_zero_label(dataset, config.get('pipeline')):
         raise DataError(str(problem))
+    _load_annotations(dataset)
+    rules = LabelRules.of(dataset) if hasattr(dataset, 'reduce_zero_label') else None
+    dataset.pipeline = GuardedPipeline(dataset.pipeline.transforms, rules)
     return dataset
 
 
-@functools.cache
-def guarded_class(kind: type) -> type:
-    """A subclass of a dataset's class, under the same name."""
-    return type(kind.__name__, (GuardedDataset, kind), {})
+def _load_annotations(dataset: Any) -> None:
+    """Load the annotations of a dataset; errors name their file."""
 
-
-class GuardedDataset(BaseDataset):
-    """Raises a :class:`DataError` where a dataset fails; :func:`guarded_class` mixes it in."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        labels = None
-        with contextlib.suppress(ImportError):
-            from mmseg.datasets import BaseSegDataset
-
-            if isinstance(self, BaseSegDataset):
-                labels = Labels.of(self)
-        pipeline: Any = self.pipeline  # type: ignore[has-type]
-        self.pipeline = GuardedPipeline(pipeline.transforms, labels)
-
-    def __reduce__(self) -> tuple:
-        # The class is created at run time, so another process must create it again.
-        return _restore, (type(self).__bases__[1], vars(self))
-
-    def full_init(self) -> None:
-        """Load the annotations."""
-        try:
-            super().full_init()
-        except DataError:
-            raise
-        except Exception as error:  # a reader may raise anything on a file in the wrong format
-            file = getattr(self, 'ann_file', '') or getattr(self, 'data_prefix', '')
-            raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
-
-    def filter_data(self) -> list[dict]:
-        """As in the dataset; mmengine fails without a reason if nothing is left."""
-        kept = super().filter_data()
-        if not kept:
-            raise DataError(str(empty(self, len(self.data_list))))
+    def filter_data() -> list[dict]:
+        kept = type(dataset).filter_data(dataset)
+        if not kept:  # then mmengine fails without a reason
+            raise DataError(str(explain_empty(dataset, len(dataset.data_list))))
         return kept
 
-    @property
-    def COCOAPI(self) -> type:
-        """The class with which mmdet's datasets read COCO's format, with checks."""
-        file, classes = self.ann_file, self.metainfo.get('classes')
-
-        class Checked(super().COCOAPI):  # type: ignore[misc]
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                # pycocotools prints four lines per file.
-                with contextlib.redirect_stdout(io.StringIO()):
-                    super().__init__(*args, **kwargs)
-
-            def createIndex(self) -> None:
-                for problem in check_coco(self.dataset, file, classes):
-                    if problem.kind in STOPPING:
-                        raise DataError(f'{problem}. {HINT}')
-                super().createIndex()
-
-        return Checked
+    dataset.filter_data = filter_data
+    if hasattr(dataset, 'COCOAPI'):
+        dataset.COCOAPI = _checked_api(dataset)
+    try:
+        dataset.full_init()
+    except DataError:
+        raise
+    except Exception as error:  # a reader may raise anything on a file in the wrong format
+        file = getattr(dataset, 'ann_file', '') or getattr(dataset, 'data_prefix', '')
+        raise DataError(f'{file}: {type(error).__name__}: {error}. {HINT}') from error
+    for name in ('filter_data', 'COCOAPI'):  # other processes could not load these
+        vars(dataset).pop(name, None)
 
 
-def _restore(kind: type, state: dict) -> Any:
-    dataset: Any = object.__new__(guarded_class(kind))
-    vars(dataset).update(state)
-    return dataset
+def _checked_api(dataset: Any) -> type:
+    """Return the class with which mmdet's datasets read COCO's format, with checks."""
+    file, classes = dataset.ann_file, dataset.metainfo.get('classes') or ()
+
+    class Checked(dataset.COCOAPI):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            # pycocotools prints four lines per file.
+            with contextlib.redirect_stdout(io.StringIO()):
+                super().__init__(*args, **kwargs)
+
+        def createIndex(self) -> None:
+            for problem in check_coco(self.dataset, file, classes):
+                if problem.kind in STOPPING:
+                    raise DataError(f'{problem}. {HINT}')
+            super().createIndex()
+
+    return Checked
 
 
 class GuardedPipeline(Compose):
-    """A pipeline whose errors name the image.
+    """A pipeline whose errors name the image. It checks the labels of each file once.
 
     Args:
         transforms (list): The built transforms of another pipeline.
-        labels (Labels, optional): What a segmentor's labels may be.
+        rules (LabelRules, optional): What a segmentor's labels may be.
     """
 
-    def __init__(self, transforms: list, labels: Labels | None = None) -> None:
+    def __init__(self, transforms: list, rules: LabelRules | None = None) -> None:
         super().__init__(transforms)
-        self.labels = labels
+        self.rules = rules
+        self.checked: set[str] = set()
 
     def __call__(self, data: dict) -> dict | None:
         names = [data[key] for key in ('img_path', 'seg_map_path') if data.get(key)]
         for transform in self.transforms:
-            unlabeled = 'gt_seg_map' not in data
             try:
                 data = transform(data)
             except Exception as error:  # a decoder may raise anything on a damaged file
@@ -144,14 +120,14 @@ class GuardedPipeline(Compose):
                 ) from error
             if data is None:
                 return None
-            if self.labels and unlabeled and 'gt_seg_map' in data:
-                check_loaded_labels(data, self.labels)
+            if self.rules and 'gt_seg_map' in data:
+                self._check_labels(data, self.rules)
         return data
 
-
-def check_loaded_labels(data: dict, allowed: Labels) -> None:
-    """Raise if the labels in a pipeline's data are not allowed."""
-    path, size = data['seg_map_path'], data['ori_shape'][:2]
-    problem = wrong_labels(data['gt_seg_map'], path, allowed, size)
-    if problem:
-        raise DataError(f'{problem}. {HINT}')
+    def _check_labels(self, data: dict, rules: LabelRules) -> None:
+        path = data.get('seg_map_path', '')
+        if path in self.checked:
+            return
+        if problem := check_loaded_label(data['gt_seg_map'], path, rules, data['ori_shape'][:2]):
+            raise DataError(f'{problem}. {HINT}')
+        self.checked.add(path)

@@ -15,11 +15,11 @@ from mmseg.datasets import BaseSegDataset
 
 from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
-from .check import DataError
-from .check.empty import unlabeled
+from .check.labels import check_any_label, either
 from .folders import stem_of
+from .problems import DataError
 
-# What LoadAnnotations writes for unlabeled pixels, and what losses and metrics ignore.
+# LoadAnnotations writes it for unlabeled pixels, and losses and metrics ignore it.
 IGNORED = 255
 
 
@@ -55,18 +55,15 @@ class LabelFolder(BaseSegDataset):
         **kwargs: Any,
     ) -> None:
         self.unlabeled: list[str] = []
-        classes = (kwargs.get('metainfo') or {}).get('classes')
-        if not classes or isinstance(classes, str):
+        if not (kwargs.get('metainfo') or {}).get('classes'):
             raise DataError(
                 "LabelFolder needs the names of the classes: metainfo=dict(classes=('road', ...)), "
                 'in the order of their numbers.'
             )
-        super().__init__(
-            img_suffix=_suffixes(img_suffix),
-            seg_map_suffix=_suffixes(seg_map_suffix),
-            lazy_init=True,
-            **kwargs,
-        )
+        suffixes = dict(img_suffix=img_suffix, seg_map_suffix=seg_map_suffix)
+        for name, suffix in suffixes.items():
+            kwargs[name] = (suffix,) if isinstance(suffix, str) else tuple(suffix or IMAGE_SUFFIXES)
+        super().__init__(lazy_init=True, **kwargs)
         values = (void,) if isinstance(void, int) else tuple(void)
         self._check_void(values)
         first = int(self.reduce_zero_label)
@@ -107,14 +104,13 @@ class LabelFolder(BaseSegDataset):
         labels = {} if label_folder is None else self._files(label_folder, self.seg_map_suffix)
         taken = labels.values() if folder == label_folder else ()
         images = self._files(folder, self.img_suffix, taken)
-        # What a label that does not exist is called in messages.
+        # The name of a label that does not exist, for messages.
         usual = '.png' if '.png' in self.seg_map_suffix else self.seg_map_suffix[0]
         self.unlabeled = []
         infos = []
         for stem in self._stems(images):
-            image = images.get(stem, stem + self.img_suffix[0])
             info = dict(
-                img_path=os.path.join(folder, image),
+                img_path=os.path.join(folder, images.get(stem, stem + self.img_suffix[0])),
                 label_map=self.label_map,
                 reduce_zero_label=self.reduce_zero_label,
                 seg_fields=[],
@@ -122,13 +118,12 @@ class LabelFolder(BaseSegDataset):
             if label_folder is not None:
                 label = labels.get(stem, stem + usual)
                 info['seg_map_path'] = os.path.join(label_folder, label)
-                if stem not in labels:
-                    self.unlabeled.append(info['img_path'])
+                self.unlabeled += [] if stem in labels else [info['img_path']]
             infos.append(info)
         return infos
 
     def _files(self, folder: str, suffixes: tuple, others: Iterable[str] = ()) -> dict[str, str]:
-        """The files of a folder and the folders in it that have a suffix, by their stems."""
+        """Return the files in a folder and below that have a suffix, by their stems."""
         found: dict[str, str] = {}
         names = fileio.list_dir_or_file(
             folder, list_dir=False, recursive=True, backend_args=self.backend_args
@@ -152,20 +147,14 @@ class LabelFolder(BaseSegDataset):
         return [n if n in images else stem_of(n, self.img_suffix) or n for n in names]
 
     def filter_data(self) -> list[dict]:
-        """All images; raises if some have no label."""
+        """Return all images; raise if some have no label."""
         if self.unlabeled:
-            if problem := unlabeled(self, self.data_list):
+            if problem := check_any_label(self, self.data_list):
                 raise DataError(f'{problem}.')
-            folder, suffix = self.data_prefix['seg_map_path'], ' or '.join(self.seg_map_suffix)
             raise DataError(
-                f'{len(self.unlabeled)} of {len(self.data_list)} images have no label in {folder} '
-                f'that has the same name and ends in {suffix}; the first is {self.unlabeled[0]}. '
+                f'{len(self.unlabeled)} of {len(self.data_list)} images have no label in '
+                f'{self.data_prefix["seg_map_path"]} that has the same name and ends in '
+                f'{either(self.seg_map_suffix)}; the first is {self.unlabeled[0]}. '
                 'tools/check_dataset.py lists them all.'
             )
         return super().filter_data()
-
-
-def _suffixes(suffix: str | Sequence[str] | None) -> tuple[str, ...]:
-    if suffix is None:
-        return IMAGE_SUFFIXES
-    return (suffix,) if isinstance(suffix, str) else tuple(suffix)

@@ -1,17 +1,18 @@
-"""Whether the data of a config is there; if not, what is missing, and what is there instead."""
+"""Checks that the data of a config is there; if not, says what is missing and what is there."""
 
 import difflib
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
+from xcit_mm_runtime.text import join_some
+
 from ..configs import innermost_datasets, nested_dicts
 from ..errors import UserError
-from .check.heads import check_names
 from .shapes import ensure_shapes
 
 COCO_LAYOUT = """\
@@ -40,7 +41,6 @@ PUBLIC = {
     ),
     'xcit_mm': ('ImageNet-1k (ILSVRC 2012) from https://image-net.org', IMAGENET_LAYOUT),
 }
-NAMES_SHOWN = 8
 
 
 def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> None:
@@ -54,29 +54,36 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
     """
     used = [(name, dataset) for name in loaders for dataset in innermost_datasets(cfg.get(name))]
     shapes = cfg.get('shapes') or {}
-    paths = [path for _, dataset in used for _, path in _needed_paths(dataset)]
+    paths = [path for _, dataset in used for path in _needed_paths(dataset).values()]
     if draw and shapes and paths and all(_lies_in(path, shapes['root']) for path in paths):
-        try:
-            ensure_shapes(**shapes)
-        except FileExistsError as error:
-            raise UserError(str(error)) from None
+        ensure_shapes(**shapes)
     for loader, dataset in used:
-        classes = (dataset.get('metainfo') or {}).get('classes')
-        # mmengine reads the names from a file if there is one.
-        if not (isinstance(classes, str) and ('://' in classes or Path(classes).is_file())):
-            check_names(classes, f'dataset of {loader}')
-        for what, path in _needed_paths(dataset):
+        _check_names((dataset.get('metainfo') or {}).get('classes'), loader)
+        for what, path in _needed_paths(dataset).items():
             if path.exists():
                 continue
-            text = f'The dataset is missing: {path.absolute()} does not exist ({what} of {loader} '
-            text += 'in the config). '
             if shapes and _lies_in(path, shapes['root']):
-                raise UserError(text + _how_to_draw(shapes))
-            if _is_public(cfg.default_scope, dataset):
-                raise UserError(text + _how_to_get(cfg.default_scope))
-            raise UserError(text + _what_is_there(loader, what, path))
+                hint = _how_to_draw(shapes)
+            elif _is_public(cfg.default_scope, dataset):
+                hint = _how_to_get(cfg.default_scope)
+            else:
+                hint = _what_is_there(loader, what, path)
+            raise UserError(
+                f'The dataset is missing: {path.absolute()} does not exist ({what} of {loader} in '
+                f'the config). {hint}'
+            )
     for loader in loaders:
         _check_evaluator(cfg, loader)
+
+
+def _check_names(classes: Any, loader: str) -> None:
+    """Raise if the classes are one string, which would be read letter by letter."""
+    # mmengine reads the names from a file if there is one.
+    if isinstance(classes, str) and '://' not in classes and not Path(classes).is_file():
+        raise UserError(
+            f'The classes of the dataset of {loader} are the string {classes!r}, and a tuple is '
+            f'needed. For a single class, mind the comma: metainfo = dict(classes=({classes!r},))'
+        )
 
 
 def _check_evaluator(cfg: Config, loader: str) -> None:
@@ -85,29 +92,27 @@ def _check_evaluator(cfg: Config, loader: str) -> None:
     for evaluator in nested_dicts(cfg.get(name)):
         path = evaluator.get('ann_file') or '://'
         if '://' not in path and not Path(path).exists():
-            datasets = innermost_datasets(cfg.get(loader))
-            own = [path for one in datasets for what, path in _needed_paths(one) if 'ann' in what]
+            needed = [_needed_paths(dataset) for dataset in innermost_datasets(cfg.get(loader))]
+            own = [f': {paths["ann_file"]}' for paths in needed if 'ann_file' in paths]
             raise UserError(
                 f'{Path(path).absolute()} does not exist (ann_file of {name} in the config). It '
-                f'must name the annotation file of the dataset in {loader}'
-                + (f': {own[0]}' if own else '.')
+                f'must name the annotation file of the dataset in {loader}{(own or ["."])[0]}'
             )
 
 
-def _needed_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    """The files and folders of a dataset that must be on this machine's disk."""
+def _needed_paths(dataset: dict) -> dict[str, Path]:
+    """Return the files and folders of a dataset that must be on this machine's disk."""
     if (dataset.get('backend_args') or {}).get('backend', 'local') != 'local':
-        return
+        return {}
     root = dataset.get('data_root') or ''
-    for what, path in {'data_root': '.' if root else '', **_parts(dataset)}.items():
-        # As in mmengine, addresses and absolute paths do not depend on data_root.
-        full = path if not path or '://' in path else os.path.join(root, path)
-        if full and '://' not in full:
-            yield what, Path(full)
+    parts = {'data_root': '.' if root else '', **_parts(dataset)}
+    # As in mmengine, absolute paths do not depend on data_root.
+    full = {what: os.path.join(root, path) for what, path in parts.items() if path}
+    return {what: Path(path) for what, path in full.items() if '://' not in path}
 
 
 def _parts(dataset: dict) -> dict[str, str]:
-    """The paths of a dataset below its data_root."""
+    """Return the paths of a dataset below its data_root."""
     folders = dataset.get('data_prefix') or {}
     named = {f'data_prefix.{key}': folder for key, folder in folders.items()}
     return {'ann_file': dataset.get('ann_file') or '', **named}
@@ -126,7 +131,7 @@ def _how_to_draw(shapes: dict) -> str:
 
 
 def _is_public(task: str, dataset: dict) -> bool:
-    """Whether a dataset is COCO or ADE20k as in our configs, and not the user's own data."""
+    """Return whether a dataset is COCO or ADE20k as in our configs, not the user's own data."""
     root, *layout = PUBLIC[task][1].splitlines()
     return (
         Path(dataset.get('data_root') or '') == Path(root)
@@ -147,17 +152,11 @@ def _how_to_get(task: str) -> str:
 
 def _what_is_there(loader: str, what: str, path: Path) -> str:
     path = Path(os.path.abspath(path))
-    parent = next(folder for folder in path.parents if folder.exists())
-    if not parent.is_dir():
-        return f'{parent} is a file, not a folder. Change {what} of the dataset in {loader}.'
+    parent = next(folder for folder in path.parents if folder.is_dir())
     names = sorted(f'{entry.name}/' if entry.is_dir() else entry.name for entry in parent.iterdir())
-    shown = ', '.join(names[:NAMES_SHOWN]) or 'nothing'
-    more = f' and {len(names) - NAMES_SHOWN} more' if len(names) > NAMES_SHOWN else ''
-    missing = path.relative_to(parent).parts[0].lower()
-    lower = {name.rstrip('/').lower(): name for name in reversed(names)}
-    close = [lower[name] for name in difflib.get_close_matches(missing, lower, cutoff=0.5)]
-    guess = f' Did you mean {" or ".join(close)}?' if close else ''
+    close = difflib.get_close_matches(path.relative_to(parent).parts[0], names, n=1, cutoff=0.5)
+    guess = f' Did you mean {close[0]}?' if close else ''
     return (
-        f'{parent} has {shown}{more}.{guess} Change {what} of the dataset in {loader} '
-        '(data_root, ann_file and data_prefix are explained in docs/custom_data.md).'
+        f'{parent} has {join_some(names, 8) or "nothing"}.{guess} Change {what} of the dataset in '
+        f'{loader} (data_root, ann_file and data_prefix are explained in docs/custom_data.md).'
     )

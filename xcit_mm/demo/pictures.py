@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import mmcv
 import numpy as np
 from mmengine.config import Config
 from pycocotools.coco import COCO
 
-from xcit_mm_runtime import draw
+from xcit_mm_runtime.draw import side_by_side
 from xcit_mm_runtime.files import write_png
+from xcit_mm_runtime.inputs import read_image
+from xcit_mm_runtime.results import Detections, Segmentation
 
 ENLARGE = 3
 SCORE_THRESHOLD = 0.5
@@ -38,10 +41,10 @@ def draw_detections(cfg: Config, predictions: Path, folder: Path) -> list[Path]:
             'ground truth': [a for a in truth.imgToAnns[entry['id']] if not a['iscrowd']],
             'prediction': [a for a in found['annotations'] if a['image_id'] == entry['id']],
         }
-        image = _enlarge(cv2.imread(entry['file_name']), cv2.INTER_CUBIC)
+        image = _enlarge(read_image(entry['file_name']), cv2.INTER_CUBIC)
         drawn = {title: _draw_objects(image, truth, some) for title, some in objects.items()}
         pictures.append(folder / f'{Path(entry["file_name"]).stem}.png')
-        write_png(pictures[-1], draw.side_by_side(drawn))
+        write_png(pictures[-1], side_by_side(drawn))
     return pictures
 
 
@@ -53,15 +56,14 @@ def _draw_objects(image: np.ndarray, truth: COCO, objects: list[dict[str, Any]])
     masks = [_enlarge(truth.annToMask(a), cv2.INTER_NEAREST) for a in objects]
     # The ids of the classes count from 1.
     labels = np.array([a['category_id'] - 1 for a in objects])
-    return draw.draw_detections(
-        image,
+    found = Detections(
         boxes,
         np.array([a['score'] for a in objects]) if 'score' in objects[0] else None,
         labels,
         np.array(masks, bool),
         [category['name'] for category in truth.cats.values()],
-        score_thr=SCORE_THRESHOLD,
     )
+    return found.draw(image, SCORE_THRESHOLD)
 
 
 def draw_segmentations(cfg: Config, predictions: Path, folder: Path) -> list[Path]:
@@ -77,21 +79,21 @@ def draw_segmentations(cfg: Config, predictions: Path, folder: Path) -> list[Pat
     """
     root, pictures = Path(cfg.shapes.root) / 'ade', []
     for path in sorted((predictions / 'labels').glob('*.png')):
-        truth = cv2.imread(str(root / 'annotations/validation' / path.name), cv2.IMREAD_UNCHANGED)
+        truth = mmcv.imread(root / 'annotations/validation' / path.name, flag='unchanged')
         labels = {
             'ground truth': truth - np.uint8(1),  # 0 becomes 255, which is ignored
-            'prediction': cv2.imread(str(path), cv2.IMREAD_UNCHANGED),
+            'prediction': mmcv.imread(path, flag='unchanged'),
         }
-        photo = cv2.imread(str(root / 'images/validation' / f'{path.stem}.jpg'))
+        photo = read_image(root / 'images/validation' / f'{path.stem}.jpg')
         image = _enlarge(photo, cv2.INTER_CUBIC)
         drawn = {
-            title: draw.draw_segmentation(
-                image, _enlarge(some, cv2.INTER_NEAREST), cfg.metainfo.classes, cfg.metainfo.palette
-            )
+            title: Segmentation(
+                _enlarge(some, cv2.INTER_NEAREST), cfg.metainfo.classes, cfg.metainfo.palette
+            ).draw(image)
             for title, some in labels.items()
         }
         pictures.append(folder / path.name)
-        write_png(pictures[-1], draw.side_by_side(drawn))
+        write_png(pictures[-1], side_by_side(drawn))
     return pictures
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.hub import get_config
 
+from xcit_mm_runtime.predict import results_path
+
 from ..errors import UserError
-from ..inference import TASKS, is_unfinished, results_path
+from ..inference import TASKS, is_unfinished
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Runs an exported file and the model next to each other, and says where they differ.
+"""Compares an exported model with the one that it was made from.
 
-The model is mmdet's or mmseg's own, through its own preprocessing and prediction. Nothing of the
-graph that was exported takes part in it.
+The exported model is run by :class:`xcit_mm_runtime.Model`, as users run it. The other is mmdet's
+or mmseg's own, through its own preprocessing and prediction.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -15,15 +15,19 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
+from xcit_mm_runtime import Model
+from xcit_mm_runtime.masks import paste
+
 from ..datasets.shapes.draw import draw_scene
-from .metadata import normalization
 
 # Batch, height and width. The sides of the second are odd: padding and rounding show there.
 SIZES = ((1, 256, 320), (1, 203, 277), (2, 192, 160))
 
+Outputs = dict[str, np.ndarray]
+
 
 class Tolerances(NamedTuple):
-    """What may differ.
+    """The largest allowed differences.
 
     Args:
         values (float): Logits and features, in parts of the largest one, or of 1.
@@ -51,12 +55,10 @@ TOLERANCES = {
     'int8': Tolerances(0.25, 0.05, 0.25, 1.0, 1.0),
 }
 
-Run = Callable[[np.ndarray], dict[str, np.ndarray]]
-
 
 @dataclass
-class Report:
-    """What was compared.
+class ExportReport:
+    """Result of a comparison.
 
     Args:
         passed (bool): Whether everything is within its tolerance.
@@ -89,7 +91,7 @@ def _short(value: Any) -> str:
 
 
 def draw_images(images: Sequence[np.ndarray], channels: int) -> Iterator[np.ndarray]:
-    """Batches (B, H, W, C) of uint8 in BGR, one per size of :data:`SIZES`.
+    """Yield batches (B, H, W, C) of uint8 in BGR, one per size of :data:`SIZES`.
 
     Args:
         images (Sequence[np.ndarray]): The user's images, which are resized; if there are none,
@@ -103,127 +105,78 @@ def draw_images(images: Sequence[np.ndarray], channels: int) -> Iterator[np.ndar
             drawn = [cv2.resize(image, (width, height)) for image in chosen]
         else:
             drawn = [draw_scene(rng, height, width).image for _ in range(batch)]
-        stacked = np.stack(drawn)
-        yield stacked[..., [i % 3 for i in range(channels)]]
+        yield np.stack(drawn)[..., [i % 3 for i in range(channels)]]
 
 
-def compare(
-    model: Any,
-    run: Run,
-    task: str,
-    raw_order: str | None,
-    images: Sequence[np.ndarray],
-    precision: str = 'float32',
-) -> Report:
-    """Compare a file with the model that it was made from.
+def compare(model: Any, exported: Model, images: Sequence[np.ndarray] = ()) -> ExportReport:
+    """Compare an exported model with the one that it was made from.
 
     Args:
         model (nn.Module): The detector or segmentor.
-        run (callable): Runs the file: its input to its outputs by name.
-        task (str): ``detection``, ``segmentation`` or ``features``.
-        raw_order (str, optional): Order of the channels of a file that takes raw values, ``rgb`` or
-            ``bgr``; None for one that takes what the network takes.
-        images (Sequence[np.ndarray]): As for :func:`draw_images`.
-        precision (str): Which of :data:`TOLERANCES` hold. Defaults to ``float32``.
+        exported (Model): The exported one.
+        images (Sequence[np.ndarray]): As for :func:`draw_images`. Defaults to ().
     """
     compare_one = {
         'detection': _compare_detections,
-        'segmentation': _compare_logits,
+        'segmentation': _compare_segmentations,
         'features': _compare_features,
-    }[task]
-    allowed = TOLERANCES[precision]
-    names = allowed._fields[1:] if task == 'detection' else allowed._fields[:1]
-    report = Report(True, {name: getattr(allowed, name) for name in names})
+    }[exported.task]
+    allowed = TOLERANCES[exported.metadata.precision]
+    names = allowed._fields[1:] if exported.task == 'detection' else allowed._fields[:1]
+    report = ExportReport(True, {name: getattr(allowed, name) for name in names})
     for batch in draw_images(images, model.backbone.in_channels):
-        outputs = run(file_input(model.data_preprocessor, batch, raw_order))
-        case = {'size': batch.shape[:3], **compare_one(model, batch, outputs, allowed)}
-        report.cases.append(case)
+        with torch.no_grad():
+            case = compare_one(model, batch, exported.run_batch(batch), allowed)
+        report.cases.append({'size': batch.shape[:3], **case})
         report.passed &= case['passed']
     return report
 
 
-def file_input(preprocessor: Any, batch: np.ndarray, raw_order: str | None) -> np.ndarray:
-    """What a file takes, (B, C, H, W), for images (B, H, W, C) in BGR."""
-    x = batch.transpose(0, 3, 1, 2)
-    if raw_order is not None:
-        swap = raw_order == 'rgb' and x.shape[1] == 3
-        return np.ascontiguousarray(x[:, ::-1] if swap else x)
-    if converts(preprocessor) and x.shape[1] == 3:
-        x = x[:, ::-1]
-    x = x.astype(np.float32)
-    mean, std = normalization(preprocessor)
-    if mean is not None:
-        shape = (1, -1, 1, 1)
-        x = (x - np.array(mean, x.dtype).reshape(shape)) / np.array(std, x.dtype).reshape(shape)
-    return np.ascontiguousarray(x)
-
-
-def converts(preprocessor: Any) -> bool:
-    """Whether a data_preprocessor reverses the channels, which images have in BGR."""
-    names = ('_channel_conversion', 'channel_conversion')  # mmengine's and mmseg's
-    return any(getattr(preprocessor, name, False) for name in names)
-
-
-def _predict(model: Any, batch: np.ndarray, kind: type[BaseDataElement]) -> list[Any]:
-    """The model's own predictions."""
-    data = {'inputs': _tensors(batch), 'data_samples': _samples(batch, kind)}
-    with torch.no_grad():
-        return model.test_step(data)
-
-
-def _samples(batch: np.ndarray, kind: type[BaseDataElement]) -> list[BaseDataElement]:
-    """What the pipeline says about images that it did not resize."""
+def _loaded(batch: np.ndarray) -> dict[str, Any]:
+    """Return images as a data loader gives them that does not resize."""
     size = batch.shape[1:3]
     meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-    return [kind(metainfo=meta) for _ in batch]
-
-
-def _tensors(batch: np.ndarray) -> list[Tensor]:
-    return list(torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2))))
+    pixels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)))
+    samples = [BaseDataElement(metainfo=meta) for _ in batch]
+    return {'inputs': list(pixels), 'data_samples': samples}
 
 
 def _compare_features(
-    model: Any, batch: np.ndarray, outputs: dict[str, np.ndarray], allowed: Tolerances
+    model: Any, batch: np.ndarray, outputs: Outputs, allowed: Tolerances
 ) -> dict[str, Any]:
-    data = {'inputs': _tensors(batch), 'data_samples': _samples(batch, BaseDataElement)}
-    with torch.no_grad():
-        expected = model.backbone(model.data_preprocessor(data)['inputs'])
+    expected = model.backbone(model.data_preprocessor(_loaded(batch))['inputs'])
     return _differences(expected, list(outputs.values()), allowed)
 
 
-def _compare_logits(
-    model: Any, batch: np.ndarray, outputs: dict[str, np.ndarray], allowed: Tolerances
+def _compare_segmentations(
+    model: Any, batch: np.ndarray, outputs: Outputs, allowed: Tolerances
 ) -> dict[str, Any]:
-    from mmseg.structures import SegDataSample
-
-    samples = _predict(model, batch, SegDataSample)
+    samples = model.test_step(_loaded(batch))
     expected = torch.stack([sample.seg_logits.data for sample in samples])
-    if 'logits' in outputs:
-        logits = outputs['logits']
-        if expected.shape[1] == 1:  # mmseg gives the probability of the only class
-            logits = 1 / (1 + np.exp(-logits))
-        case = _differences([expected], [logits], allowed)
-        if 'values' in case and len(logits[0]) > 1:
-            case['same labels'] = float((logits.argmax(1) == expected.argmax(1).numpy()).mean())
-        return case
-    return _compare_labels(expected, samples, outputs['labels'], allowed)
+    if 'labels' in outputs:
+        labels = torch.stack([sample.pred_sem_seg.data[0] for sample in samples]).long()
+        given = torch.from_numpy(outputs['labels']).long()
+        return _compare_labels(expected, labels, given, allowed)
+    logits = outputs['logits']
+    if expected.shape[1] == 1:  # mmseg gives the probability of the only class
+        logits = 1 / (1 + np.exp(-logits))
+    case = _differences([expected], [logits], allowed)
+    if 'values' in case and expected.shape[1] > 1:
+        case['same labels'] = float((logits.argmax(1) == expected.argmax(1).numpy()).mean())
+    return case
 
 
 def _compare_labels(
-    logits: Tensor, samples: list[Any], labels: np.ndarray, allowed: Tolerances
+    logits: Tensor, expected: Tensor, given: Tensor, allowed: Tolerances
 ) -> dict[str, Any]:
     """Labels may differ only where two classes are equally likely, within the tolerance."""
-    expected = torch.stack([sample.pred_sem_seg.data[0] for sample in samples]).long()
-    given = torch.from_numpy(labels).long()
-    different = expected != given
+    count = int((expected != given).sum())
     if logits.shape[1] == 1:
-        return {'different labels': int(different.sum()), 'passed': not different.any()}
+        return {'different labels': count, 'passed': not count}
     gap = logits.gather(1, expected[:, None]) - logits.gather(1, given[:, None])
     scale = max(1.0, float(logits.abs().max()))
-    return {
-        'different labels': int(different.sum()),
-        'passed': bool((gap[:, 0] <= 2 * allowed.values * scale).all()),
-    }
+    passed = bool((gap <= 2 * allowed.values * scale).all())
+    return {'different labels': count, 'passed': passed}
 
 
 def _differences(
@@ -236,6 +189,26 @@ def _differences(
         scale = max(1.0, float(theirs.abs().max()))
         worst = max(worst, float(np.abs(ours - theirs.numpy()).max()) / scale)
     return {'values': worst, 'passed': worst <= allowed.values}  # NaN does not pass
+
+
+def _compare_detections(
+    model: Any, batch: np.ndarray, outputs: Outputs, allowed: Tolerances
+) -> dict[str, Any]:
+    with _mask_probabilities(model):
+        samples = model.test_step(_loaded(batch))
+    total, unmatched, size = 0, 0, batch.shape[1:3]
+    worst = dict.fromkeys((name for name in outputs if name != 'labels'), 0.0)
+    for i, sample in enumerate(samples):
+        found, count = sample.pred_instances.numpy(), int((outputs['labels'][i] >= 0).sum())
+        expected = {'boxes': found.bboxes, **{k: found[k] for k in outputs if k in found}}
+        given = {name: value[i][:count] for name, value in outputs.items()}
+        pairs = match(expected, given, max(size), allowed)
+        total += max(len(found), count)
+        unmatched += len(found) + count - 2 * len(pairs)
+        for name, value in _pair_differences(expected, given, pairs, size).items():
+            worst[name] = max(worst[name], value)
+    passed = unmatched <= allowed.unmatched * total and worst.get('masks', 0) <= allowed.masks
+    return {'detections': total, 'unmatched': unmatched, **worst, 'passed': passed}
 
 
 @contextmanager
@@ -252,79 +225,43 @@ def _mask_probabilities(model: Any) -> Iterator[None]:
         cfg.mask_thr_binary = threshold
 
 
-def _compare_detections(
-    model: Any, batch: np.ndarray, outputs: dict[str, np.ndarray], allowed: Tolerances
-) -> dict[str, Any]:
-    from mmdet.structures import DetDataSample
-
-    with _mask_probabilities(model):
-        samples = _predict(model, batch, DetDataSample)
-    total, unmatched = 0, 0
-    worst = dict.fromkeys(('boxes', 'scores', *(['masks'] if 'masks' in outputs else [])), 0.0)
-    for i, sample in enumerate(samples):
-        instances, count = sample.pred_instances, int((outputs['labels'][i] >= 0).sum())
-        given = {name: torch.from_numpy(value[i][:count]) for name, value in outputs.items()}
-        pairs = match(instances, given, max(batch.shape[1:3]), allowed)
-        total += max(len(instances), count)
-        unmatched += len(instances) + count - 2 * len(pairs)
-        for name, value in _pair_differences(instances, given, pairs, batch.shape[1:3]).items():
-            worst[name] = max(worst[name], value)
-    case: dict[str, Any] = {'detections': total, 'unmatched': unmatched, **worst}
-    case['passed'] = (
-        unmatched <= allowed.unmatched * total and worst.get('masks', 0) <= allowed.masks
-    )
-    return case
-
-
 def match(
-    instances: Any, given: dict[str, Tensor], side: int, allowed: Tolerances
+    expected: Outputs, given: Outputs, side: int, allowed: Tolerances
 ) -> list[tuple[int, int]]:
     """Pair each detection of the model with one of the file that is the same within tolerances.
 
     Args:
-        instances (InstanceData): What the model found.
-        given (dict[str, Tensor]): What the file found.
+        expected (dict[str, np.ndarray]): What the model found.
+        given (dict[str, np.ndarray]): What the file found.
         side (int): The longer side of the image.
         allowed (Tolerances): The tolerances.
     """
-    boxes = (instances.bboxes[:, None] - given['boxes'][None]).abs().amax(-1) / side
-    scores = (instances.scores[:, None] - given['scores'][None]).abs()
-    same = instances.labels[:, None] == given['labels'][None]
+    boxes = np.abs(expected['boxes'][:, None] - given['boxes']).max(2, initial=0) / side
+    scores = np.abs(expected['scores'][:, None] - given['scores'])
+    same = expected['labels'][:, None] == given['labels']
     possible = same & (boxes <= allowed.boxes) & (scores <= allowed.scores)
+    distance = np.where(possible, boxes, np.inf)
     pairs: list[tuple[int, int]] = []
-    for i, row in enumerate(possible):
-        free = [j for j in row.nonzero().flatten().tolist() if j not in {b for _, b in pairs}]
-        if free:
-            pairs.append((i, min(free, key=lambda j: float(boxes[i, j]))))
+    for i, row in enumerate(distance):
+        if row.min(initial=np.inf) < np.inf:
+            pairs.append((i, int(row.argmin())))
+            distance[:, pairs[-1][1]] = np.inf  # one box cannot be the partner of two
     return pairs
 
 
 def _pair_differences(
-    instances: Any,
-    given: dict[str, Tensor],
-    pairs: list[tuple[int, int]],
-    size: tuple[int, int],
+    expected: Outputs, given: Outputs, pairs: list[tuple[int, int]], size: tuple[int, int]
 ) -> dict[str, float]:
     if not pairs:
         return {}
-    theirs, ours = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    boxes = (instances.bboxes[theirs] - given['boxes'][ours]).abs().max() / max(size)
-    scores = (instances.scores[theirs] - given['scores'][ours]).abs().max()
-    result = {'boxes': float(boxes), 'scores': float(scores)}
+    theirs, ours = (list(side) for side in zip(*pairs, strict=True))
+    result = {
+        name: float(np.abs(expected[name][theirs] - given[name][ours]).max()) / scale
+        for name, scale in (('boxes', max(size)), ('scores', 1))
+    }
     if 'masks' in given:
-        pasted = paste(given['masks'][ours], given['boxes'][ours], size)
-        difference = (pasted - instances.masks[theirs].float() / 255).abs()
+        pasted = paste(given['masks'][ours], given['boxes'][ours], size, None)
+        difference = np.abs(pasted - expected['masks'][theirs] / np.float32(255))
         # mmdet rounds down.
-        result['masks'] = float((difference - 1 / 255).clamp_min(0).max())
+        result['masks'] = max(float(difference.max()) - 1 / 255, 0.0)
     return result
-
-
-def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Masks (D, h, w) in an image of this size, (D, height, width), as mmdet pastes them."""
-    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
-
-    pasted = masks.new_zeros(len(masks), *size)
-    for i in range(len(masks)):  # as mmdet on a CPU, which cuts a mask off just outside its box
-        values, place = _do_paste_mask(masks[i, None, None], boxes[i, None], *size)
-        pasted[i][place] = values[0]
-    return pasted

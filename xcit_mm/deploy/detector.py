@@ -5,7 +5,6 @@ batch has the same number of boxes, and those that an image lacks have the score
 :data:`.operators.NONE`.
 """
 
-import copy
 import math
 from typing import Any, NamedTuple
 
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..models.fast import assume
-from .fold import fold
-from .graph import Input, Preprocess, backbone_and_neck
+from .graph import Backbone, Input
+from .metadata import Options
 from .operators import NONE, roi_align, suppress
 
 
@@ -32,17 +31,18 @@ class Detector(nn.Module):
     with the score 0 and the label -1 at the end.
 
     Args:
-        model (nn.Module): An mmdet detector, which is not changed.
-        preprocess (Preprocess): What happens to the input.
+        model (nn.Module): An mmdet detector, already folded.
+        options (Options): What the user asks for.
     """
 
-    def __init__(self, model: Any, preprocess: Preprocess) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         super().__init__()
-        self.input = Input(preprocess)
-        self.backbone, self.neck = backbone_and_neck(model)
-        self.rpn_head, self.roi_head = copy.deepcopy((model.rpn_head, model.roi_head))
-        for head in (self.rpn_head, self.roi_head):
-            fold(head.eval())
+        masks = ['masks'] if model.roi_head.with_mask else []
+        self.output_names = ['boxes', 'scores', 'labels', *masks]
+        self.input = Input(model, options)
+        self.backbone = Backbone(model.backbone)
+        self.neck = model.neck if model.with_neck else nn.Identity()
+        self.rpn_head, self.roi_head = model.rpn_head, model.roi_head
         self.num_stages = getattr(self.roi_head, 'num_stages', 1)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
@@ -61,7 +61,7 @@ class Detector(nn.Module):
     def classify(
         self, features: tuple[Tensor, ...], proposals: Boxes, size: tuple[int, int]
     ) -> tuple[Boxes, Tensor]:
-        """The detections, best first, and their labels (B, D)."""
+        """Return the detections, best first, and their labels (B, D)."""
         boxes, logits = proposals.boxes, []
         for stage in range(self.num_stages):
             head = stage_of(self.roi_head.bbox_head, stage)
@@ -79,7 +79,7 @@ class Detector(nn.Module):
         return best_per_class(boxes, scores, self.roi_head.test_cfg)
 
     def masks(self, features: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
-        """Probabilities of the predicted class inside each box, (B, D, h, w)."""
+        """Return probabilities of the predicted class inside each box, (B, D, h, w)."""
         probabilities = []
         for stage in range(self.num_stages):
             head = stage_of(self.roi_head.mask_head, stage)
@@ -93,12 +93,12 @@ class Detector(nn.Module):
 
 
 def stage_of(part: Any, stage: int) -> Any:
-    """A part of the head, which in a cascade has one per stage."""
+    """Return a part of the head, which in a cascade has one per stage."""
     return part[stage] if isinstance(part, nn.ModuleList) else part
 
 
 def propose(head: Any, features: tuple[Tensor, ...], size: tuple[int, int]) -> Boxes:
-    """The region proposals, best first, as RPNHead.predict gives them."""
+    """Return the region proposals, best first, as RPNHead.predict gives them."""
     cfg, levels = head.test_cfg, []
     for i, (logit, delta) in enumerate(zip(*head(features), strict=True)):
         grid = (logit.shape[2], logit.shape[3])
@@ -123,7 +123,7 @@ def propose(head: Any, features: tuple[Tensor, ...], size: tuple[int, int]) -> B
 
 
 def best_per_class(boxes: Tensor, scores: Tensor, cfg: Any) -> tuple[Boxes, Tensor]:
-    """What multiclass_nms keeps of boxes (B, K, 1 or classes, 4) with scores (B, K, classes)."""
+    """Return what multiclass_nms keeps of boxes (B, K, 1 or classes, 4), and their labels."""
     classes = scores.shape[2]
     sets = boxes.transpose(1, 2).expand(-1, classes, -1, -1).flatten(0, 1)
     kept = suppress(
@@ -140,7 +140,7 @@ def best_per_class(boxes: Tensor, scores: Tensor, cfg: Any) -> tuple[Boxes, Tens
 
 
 def best_of(scores: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """The best scores (B, K) and their positions; K is what the image with most boxes has.
+    """Return the best scores (B, K) and their positions; K is that of the image with most boxes.
 
     Args:
         scores (Tensor): (B, N), with :data:`NONE` for boxes that are not there.
@@ -153,12 +153,12 @@ def best_of(scores: Tensor, limit: int) -> tuple[Tensor, Tensor]:
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """The rows at positions (B, K) of (B, N, 4)."""
+    """Return the rows at positions (B, K) of (B, N, 4)."""
     return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[2]))
 
 
 def extract(extractor: Any, features: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
-    """The features (B K, C, h, w) of boxes (B, K, 4), each from the level for its size."""
+    """Return the features (B K, C, h, w) of boxes (B, K, 4), each from the level for its size."""
     features = features[: extractor.num_inputs]
     layer = extractor.roi_layers[0]
     count = boxes.shape[0] * boxes.shape[1]

@@ -2,12 +2,12 @@
 
 import ast
 import contextlib
+import copy
 import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +16,16 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
+from xcit_mm_runtime import Model, load
 from xcit_mm_runtime.files import replacing, write_atomically
+from xcit_mm_runtime.metadata import KEY, Metadata
 
 from ..errors import UserError
-from ..inference.predictors import class_info
-from .check import Report, Run, compare, converts
+from .check import ExportReport, compare
 from .detector import Detector
-from .graph import Features, Preprocess, Segmentor
-from .metadata import KEY, describe, normalization
+from .fold import fold, merge_laterals
+from .graph import Features, Segmentor
+from .metadata import Options, describe, task_of
 from .operators import translations
 from .precision import lower
 
@@ -32,29 +34,7 @@ from .precision import lower
 EXAMPLE = (2, 203, 277)
 # Below this, the coarsest levels of the pyramid vanish.
 MIN_SIDE = 32
-
-
-@dataclass
-class Options:
-    """What the user asks for.
-
-    Args:
-        format (str): ``onnx`` or ``torch``.
-        backbone (bool): Whether to export the backbone alone. Defaults to False.
-        labels (bool): Whether a segmentor gives labels, not logits. Defaults to False.
-        uint8 (bool): Whether the graph takes raw values and normalizes them. Defaults to False.
-        channel_order (str): Order of the channels of raw values. Defaults to ``rgb``.
-        opset (int): Version of ONNX's operators. Defaults to 18.
-        precision (str): ``float32``, ``float16`` or ``int8``. Defaults to ``float32``.
-    """
-
-    format: str = 'onnx'
-    backbone: bool = False
-    labels: bool = False
-    uint8: bool = False
-    channel_order: str = 'rgb'
-    opset: int = 18
-    precision: str = 'float32'
+GRAPHS = {'features': Features, 'segmentation': Segmentor, 'detection': Detector}
 
 
 def export(
@@ -65,21 +45,20 @@ def export(
     *,
     name: str,
     checkpoint: str,
-    stored_meta: dict[str, Any],
     images: Sequence[np.ndarray] = (),
     calibration: Sequence[np.ndarray] | None = None,
     say: Callable[[str], None] = lambda step: None,
-) -> Report:
+) -> ExportReport:
     """Write a model to a file, and its report next to it.
 
     Args:
         cfg (Config): The config.
-        model (nn.Module): The detector or segmentor with its weights, on the CPU.
+        model (nn.Module): The detector or segmentor with its weights, on the CPU, and with the
+            names and colors of its classes in ``dataset_meta``.
         out (Path): The file. It gets this name only if it agrees with the model.
         options (Options): What the user asks for.
         name (str): The name of the model.
         checkpoint (str): Where its weights came from.
-        stored_meta (dict): Names and colors of the classes; empty for those of the config.
         images (Sequence[np.ndarray]): Images in BGR to check the file with. Defaults to (), drawn
             ones.
         calibration (Sequence[np.ndarray], optional): See :func:`.precision.lower`. Defaults to
@@ -90,31 +69,23 @@ def export(
         UserError: If the file does not agree with the model.
     """
     model.eval()
-    task, order = task_of(model, options.backbone), model_order(model)
-    preprocess = preprocessing(model, options)
-    given_order = options.channel_order if options.uint8 else order
-    opset = options.opset if options.format == 'onnx' else None
-    meta = stored_meta or class_info(cfg, None)
-    details = (name, checkpoint, meta, task, preprocess, given_order, opset)
-    metadata = describe(cfg, model, *details) | {'precision': options.precision}
+    is_onnx = options.format == 'onnx'
+    metadata = describe(cfg, model, options, name, checkpoint)
     say('folding the weights')
-    graph = build_graph(model, task, preprocess, options.labels)
+    graph = build_graph(model, options)
     with replacing(out) as unfinished:
-        write, load = (write_onnx, load_onnx) if opset else (write_torch, load_torch)
-        names = output_names(model, task, options.labels)
         say('tracing the graph, which takes longest')
-        write(graph, unfinished, names, metadata)
+        (write_onnx if is_onnx else write_torch)(graph, unfinished, metadata)
         if options.precision != 'float32':
             say(f'converting it to {options.precision}')
             with quiet():
                 lower(unfinished, metadata, calibration)
         say('comparing the file with PyTorch')
-        run = load(unfinished, names)
-        raw_order = given_order if options.uint8 else None
-        report = compare(model, run, task, raw_order, images, options.precision)
+        exported = load(unfinished) if is_onnx else load_torch(unfinished, graph.output_names)
+        report = compare(model, exported, images)
         if not report.passed:
             raise UserError(f'The exported file does not agree with the model:\n{report}')
-    content = {'file': out.name, **report.to_dict(), 'metadata': metadata}
+    content = {'file': out.name, **report.to_dict(), 'metadata': exported.metadata.to_dict()}
     write_atomically(report_path(out), json.dumps(content, indent=2) + '\n')
     return report
 
@@ -123,79 +94,38 @@ def report_path(out: Path) -> Path:
     return out.with_name(out.name + '.report.json')
 
 
-def task_of(model: Any, backbone_only: bool) -> str:
-    if backbone_only:
-        return 'features'
-    return 'segmentation' if hasattr(model, 'decode_head') else 'detection'
+def build_graph(model: Any, options: Options) -> Any:
+    """Return the graph of a model, which is not changed."""
+    model = copy.deepcopy(model).eval()
+    fold(model)
+    if not options.backbone:
+        merge_laterals(model)
+    return GRAPHS[task_of(model, options)](model, options).eval().requires_grad_(False)
 
 
-def model_order(model: Any) -> str:
-    """The order of the channels that the network takes. Images are read as BGR."""
-    return 'rgb' if converts(model.data_preprocessor) else 'bgr'
-
-
-def preprocessing(model: Any, options: Options) -> Preprocess:
-    """What the graph does to its input, from the model's own data_preprocessor."""
-    source = model.data_preprocessor
-    divisor = getattr(source, 'pad_size_divisor', None)
-    pad_value = getattr(source, 'pad_value', 0)
-    if divisor is None:  # mmseg's has other names, and pads test images only if told to
-        divisor = (source.test_cfg or {}).get('size_divisor') or 1
-        pad_value = source.pad_val
-    if not options.uint8:
-        return Preprocess(divisor=divisor, pad_value=pad_value)
-    channels = model.backbone.in_channels
-    mean, std = normalization(source)
-    return Preprocess(
-        mean or [0.0] * channels,
-        std or [1.0] * channels,
-        channels == 3 and options.channel_order != model_order(model),
-        divisor,
-        pad_value,
-    )
-
-
-def build_graph(model: Any, task: str, preprocess: Preprocess, labels: bool) -> nn.Module:
-    """The graph for a task; see :mod:`.graph` and :mod:`.detector`."""
-    if task == 'features':
-        graph: nn.Module = Features(model, preprocess)
-    elif task == 'segmentation':
-        graph = Segmentor(model, preprocess, labels)
-    else:
-        graph = Detector(model, preprocess)
-    return graph.eval().requires_grad_(False)
-
-
-def output_names(model: Any, task: str, labels: bool) -> list[str]:
-    if task == 'features':
-        return [f'level_{i}' for i in range(len(model.backbone.out_indices))]
-    if task == 'segmentation':
-        return ['labels' if labels else 'logits']
-    return ['boxes', 'scores', 'labels', *(['masks'] if model.roi_head.with_mask else [])]
-
-
-def example(metadata: dict[str, Any]) -> Tensor:
+def example(metadata: Metadata) -> Tensor:
+    """Return an input with which a graph is traced."""
     batch, height, width = EXAMPLE
-    dtype = getattr(torch, metadata['input']['dtype'])
-    return torch.ones(batch, metadata['channels'], height, width, dtype=dtype)
+    dtype = getattr(torch, metadata.input['dtype'])
+    return torch.ones(batch, metadata.channels, height, width, dtype=dtype)
 
 
 def dynamic_shapes(min_side: int) -> dict[str, dict[int, Any]]:
-    """Batch, height and width of the input are free."""
+    """Leave batch, height and width of the input free."""
     side = {name: torch.export.Dim(name, min=min_side) for name in ('height', 'width')}
     return {'image': {0: torch.export.Dim('batch'), 2: side['height'], 3: side['width']}}
 
 
-def write_onnx(graph: nn.Module, path: Path, names: list[str], metadata: dict[str, Any]) -> None:
+def write_onnx(graph: Any, path: Path, metadata: Metadata) -> None:
     """Write a graph as one ONNX file, with its metadata."""
     with quiet():
         program = torch.onnx.export(
             graph,
             (example(metadata),),
             dynamo=True,
-            opset_version=metadata['versions']['opset'],
+            opset_version=cast(dict, metadata.versions)['opset'],
             input_names=['image'],
-            output_names=names,
+            output_names=graph.output_names,
             dynamic_shapes=dynamic_shapes(MIN_SIDE),
             custom_translation_table=translations(),
             verbose=False,
@@ -207,40 +137,38 @@ def write_onnx(graph: nn.Module, path: Path, names: list[str], metadata: dict[st
         scopes = ast.literal_eval(node.metadata_props.get('pkg.torch.onnx.name_scopes', "['', '']"))
         node.name = f'{scopes[-2]}/{node.name}'
         node.metadata_props.clear()
-    program.model.metadata_props[KEY] = json.dumps(metadata)
+    program.model.metadata_props[KEY] = json.dumps(metadata.to_dict())
     program.save(str(path), external_data=False)
 
 
-def load_onnx(path: Path, names: list[str]) -> Run:
-    """A function that runs an ONNX file on the CPU."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=['CPUExecutionProvider'])
-    return lambda x: dict(zip(names, session.run(names, {'image': x}), strict=True))
-
-
-def write_torch(graph: nn.Module, path: Path, _: list[str], metadata: dict[str, Any]) -> None:
+def write_torch(graph: nn.Module, path: Path, metadata: Metadata) -> None:
     """Write a graph as a program of torch.export, with its metadata."""
-    with quiet():
+    files = {f'{KEY}.json': json.dumps(metadata.to_dict())}
+    with quiet(), path.open('wb') as file:
         # torch.export treats maps of one pixel as a special case: the coarsest level has two.
-        shapes = dynamic_shapes(2 * max(metadata['strides']))
+        shapes = dynamic_shapes(2 * max(cast(list, metadata.strides)))
         program = torch.export.export(graph, (example(metadata),), dynamic_shapes=shapes)
-        with path.open('wb') as file:
-            torch.export.save(program, file, extra_files={f'{KEY}.json': json.dumps(metadata)})
+        torch.export.save(program, file, extra_files=files)
 
 
-def load_torch(path: Path, names: list[str]) -> Run:
-    """A function that runs a program of torch.export."""
+def load_torch(path: Path, names: list[str]) -> Model:
+    """Load a program of torch.export.
+
+    Args:
+        path (Path): The file.
+        names (list[str]): Names of its outputs.
+    """
+    files = {f'{KEY}.json': ''}
     with path.open('rb') as file:
-        program = torch.export.load(file).module()
+        program = torch.export.load(file, extra_files=files).module()
 
-    def run(x: np.ndarray) -> dict[str, np.ndarray]:
+    def run(planes: np.ndarray) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            outputs = program(torch.from_numpy(x))
+            outputs = program(torch.from_numpy(planes))
         outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
         return dict(zip(names, (output.numpy() for output in outputs), strict=True))
 
-    return run
+    return Model(run, Metadata.read({KEY: files[f'{KEY}.json']}, path), path)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Folds what inference does not need to compute: into the weights next to it, in float64.
+"""Folds what inference does not need to compute into the weights next to it, in float64.
 
 - BatchNorm into the convolution before it. The BatchNorm of local patch interaction stays: it comes
   before a convolution that pads with zeros, and the padding must not be shifted.
@@ -8,18 +8,18 @@
   multiply-adds, and merged 4 N d c: always fewer.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from mmcv.cnn import ConvModule
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..models import XCiT
 from ..models.fast import is_batch_norm
 from ..models.layers import ConvNorm, XCiTLayer
-
-Convolution = nn.Conv2d | nn.ConvTranspose2d
 
 
 def fold(model: nn.Module) -> None:
@@ -29,104 +29,82 @@ def fold(model: nn.Module) -> None:
         model (nn.Module): In eval mode; use a copy of what is still needed.
     """
     for parent, conv, name in list(_conv_then_norm(model)):
-        _scale_outputs(conv, *_affine(parent.get_submodule(name)))
+        _fold_batch_norm(conv, parent.get_submodule(name))
         parent.set_submodule(name, nn.Identity())
     for module in model.modules():
         if isinstance(module, XCiTLayer):
             _fold_layer_scale(module)
 
 
-def merge_laterals(backbone: XCiT, laterals: Sequence[nn.Module | None]) -> None:
+def merge_laterals(model: Any) -> None:
     """Merge transposed convolutions at the end of a level with what alone reads it, in place.
 
     Args:
-        backbone (XCiT): Already folded.
-        laterals (Sequence[nn.Module | None]): For each level, the ConvModule that reads it, or
-            None if there is none, or another reader.
+        model (nn.Module): A detector or segmentor, already folded.
     """
-    if backbone.pyramid is None:
+    if model.backbone.pyramid is None:
         return
-    for level, lateral in zip(backbone.pyramid.levels, laterals, strict=True):
+    for level, lateral in zip(model.backbone.pyramid.levels, _readers(model), strict=False):
         children = list(level.named_children())
         name, last = children[-1] if children else ('', None)
         if isinstance(last, nn.ConvTranspose2d) and _is_pointwise(lateral):
-            level.set_submodule(name, _merged(last, cast(Any, lateral).conv))
-            cast(Any, lateral).conv = nn.Identity()
+            level.set_submodule(name, _merged(last, lateral.conv))
+            lateral.conv = nn.Identity()
 
 
-def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, Convolution, str]]:
-    """Each BatchNorm that follows a convolution: its parent, the convolution and its name."""
+def _readers(model: Any) -> list[Any]:
+    """Return the ConvModule that alone reads each level; None for levels with other readers."""
+    if model.with_neck:
+        return [*[None] * model.neck.start_level, *model.neck.lateral_convs]
+    laterals = list(getattr(model.decode_head, 'lateral_convs', ()))  # UperNet's
+    reads_all = list(model.decode_head.in_index) == list(range(len(laterals) + 1))
+    return laterals if reads_all else []
+
+
+def _conv_then_norm(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, str]]:
+    """Yield each BatchNorm that follows a convolution: its parent, the convolution and its name."""
     for module in model.modules():
-        pairs: list[tuple[nn.Module, str]]
-        if isinstance(module, ConvNorm):
-            pairs = [(module.conv, 'norm')]
-        elif isinstance(module, ConvModule):
-            in_order = module.order[:2] == ('conv', 'norm') and module.with_norm
-            pairs = [(module.conv, module.norm_name)] if in_order else []
-        elif isinstance(module, nn.Sequential):
-            names = [name for name, _ in module.named_children()]
-            pairs = [(module[i], names[i + 1]) for i in range(len(names) - 1)]
-        else:
-            continue
-        for conv, name in pairs:
-            is_conv = isinstance(conv, Convolution) and is_batch_norm(module.get_submodule(name))
-            if is_conv and module.get_submodule(name).running_mean is not None:
-                yield module, cast(Convolution, conv), name
-
-
-def _affine(norm: Any) -> tuple[Tensor, Tensor]:
-    """Factor and summand of a BatchNorm with fixed statistics, per channel, in float64."""
-    factor = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:
-        factor = factor * norm.weight.double()
-    summand = -norm.running_mean.double() * factor
-    return factor, summand if norm.bias is None else summand + norm.bias.double()
+        is_chain = isinstance(module, (ConvNorm, nn.Sequential))
+        if is_chain or (isinstance(module, ConvModule) and module.order[:2] == ('conv', 'norm')):
+            for (_, conv), (name, norm) in itertools.pairwise(module.named_children()):
+                is_conv = isinstance(conv, (nn.Conv2d, nn.ConvTranspose2d))
+                if is_conv and is_batch_norm(norm) and norm.running_mean is not None:
+                    yield module, conv, name
 
 
 @torch.no_grad()
-def _scale_outputs(conv: Convolution | nn.Linear, factor: Tensor, summand: Tensor) -> None:
-    """Let a layer compute ``factor · y + summand`` instead of y, for each of its outputs."""
-    weight = conv.weight.double()
-    if isinstance(conv, nn.ConvTranspose2d):  # (inputs, outputs of a group, ...)
-        grouped = weight.unflatten(0, (conv.groups, -1)).transpose(1, 2)
-        scaled = grouped * factor.view(conv.groups, -1, *[1] * (weight.ndim - 1))
-        weight = scaled.transpose(1, 2).flatten(0, 1)
-    else:
-        weight = weight * factor.view(-1, *[1] * (weight.ndim - 1))
-    bias = summand if conv.bias is None else conv.bias.double() * factor + summand
+def _fold_batch_norm(conv: Any, norm: Any) -> None:
     dtype = conv.weight.dtype
-    conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
-    conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+    exact = copy.deepcopy(conv).double(), copy.deepcopy(norm).double()
+    fused: Any = fuse_conv_bn_eval(*exact, transpose=isinstance(conv, nn.ConvTranspose2d))
+    conv.weight, conv.bias = fused.to(dtype).weight, fused.bias
 
 
+@torch.no_grad()
 def _fold_layer_scale(layer: XCiTLayer) -> None:
     """Scale the last linear map of each branch; ``gamma`` is one afterwards."""
     ends = (layer.xca.proj, layer.gamma1), (layer.lpi.conv2, layer.gamma3)
     for last, gamma in (*ends, (layer.ffn.fc2, layer.gamma2)):
-        _scale_outputs(last, gamma.detach().double(), torch.zeros_like(gamma).double())
+        for parameter in last.parameters():  # (outputs, ...)
+            parameter.mul_(gamma.view(-1, *[1] * (parameter.ndim - 1)))
         nn.init.ones_(gamma)
 
 
-def _is_pointwise(lateral: nn.Module | None) -> bool:
-    """Whether a module is a 1x1 convolution with, at most, an activation after it."""
+def _is_pointwise(lateral: Any) -> bool:
+    """Return whether a module is a 1x1 convolution with, at most, an activation after it."""
     if not isinstance(lateral, ConvModule) or lateral.order[0] != 'conv':
         return False
     conv = lateral.conv
     settings = (conv.kernel_size, conv.stride, conv.padding, conv.groups)
-    return settings == ((1, 1), (1, 1), (0, 0), 1) and not lateral.with_explicit_padding
+    is_plain = conv.bias is not None and not lateral.with_explicit_padding
+    return is_plain and settings == ((1, 1), (1, 1), (0, 0), 1)
 
 
 @torch.no_grad()
-def _merged(up: nn.ConvTranspose2d, lateral: nn.Conv2d) -> nn.ConvTranspose2d:
-    """A transposed convolution that computes ``lateral(up(x))``; both double the resolution."""
+def _merged(up: Any, lateral: Any) -> Any:
+    """Return a transposed convolution that computes ``lateral(up(x))``; it doubles the size."""
     matrix = lateral.weight[:, :, 0, 0].double()
-    merged = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
-    weight = torch.einsum('oc,ichw->iohw', matrix, up.weight.double())
-    bias = torch.zeros(len(matrix), dtype=torch.float64)
-    if up.bias is not None:
-        bias = matrix @ up.bias.double()
-    if lateral.bias is not None:
-        bias = bias + lateral.bias.double()
-    merged.weight.copy_(weight)
-    merged.bias.copy_(bias)  # type: ignore[union-attr]
-    return merged.requires_grad_(False)
+    merged: Any = nn.ConvTranspose2d(up.in_channels, lateral.out_channels, 2, stride=2)
+    merged.weight.copy_(torch.einsum('oc,ichw->iohw', matrix, up.weight.double()))
+    merged.bias.copy_(matrix @ up.bias.double() + lateral.bias.double())
+    return merged

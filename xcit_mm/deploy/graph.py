@@ -4,8 +4,7 @@ A graph calls the modules of a model, but not its ``predict``: that loops over i
 numbers. Everything here has the same operators for every image.
 """
 
-import copy
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,50 +14,34 @@ from ..models import XCiT
 from ..models.fast import attention_from_statistics, linear_map, shift_origin, statistics
 from ..models.layers import XCiTLayer
 from ..models.pyramid import MaxPool
-from .fold import fold, merge_laterals
-
-
-class Preprocess(NamedTuple):
-    """What the graph does to its input before the network sees it.
-
-    Args:
-        mean (list[float], optional): Mean of each channel, in the network's order. None: the
-            input is normalized already.
-        std (list[float], optional): Deviation of each channel.
-        swap (bool): Whether the channels of the input are in the reverse order.
-        divisor (int): The image is padded with ``pad_value`` at the bottom and on the right until
-            this divides both sides.
-        pad_value (float): The value of padding, after normalization.
-    """
-
-    mean: list[float] | None = None
-    std: list[float] | None = None
-    swap: bool = False
-    divisor: int = 1
-    pad_value: float = 0.0
+from .metadata import Options, read_preprocessor
 
 
 class Input(nn.Module):
-    """Images (B, C, H, W), raw or normalized, to what the network takes."""
+    """Images (B, C, H, W), raw or normalized, to what the network takes.
+
+    Args:
+        model (nn.Module): A detector or a segmentor.
+        options (Options): Say whether values are raw, and the order of their channels.
+    """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, settings: Preprocess) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings = settings = read_preprocessor(model.data_preprocessor)
+        self.is_raw = options.uint8
+        in_other_order = options.channel_order != settings.channel_order
+        self.swaps = self.is_raw and in_other_order and model.backbone.in_channels == 3
         shape = (1, -1, 1, 1)
         self.register_buffer('mean', torch.tensor(settings.mean or [0.0]).view(shape))
         self.register_buffer('std', torch.tensor(settings.std or [1.0]).view(shape))
 
     def forward(self, image: Tensor) -> Tensor:
-        x = image
-        if self.settings.swap:
-            x = x.flip(1)
-        if not x.is_floating_point():
-            x = x.to(torch.float32)
-        if self.settings.mean is not None:
-            x = (x - self.mean) / self.std
+        x = image.flip(1) if self.swaps else image
+        if self.is_raw:
+            x = (x.to(torch.float32) - self.mean) / self.std
         divisor = self.settings.divisor
         if divisor > 1:
             height, width = x.shape[2], x.shape[3]
@@ -87,7 +70,7 @@ class Backbone(nn.Module):
                     module.set_submodule(name, nn.MaxPool2d(child.stride, child.stride))
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Features (B, d, H, W), one per level."""
+        """Return features (B, d, H, W), one per level."""
         x, grid = self.xcit.embed(image)
         kept: list[Tensor] = []
         for index, layer in enumerate(self.xcit.layers):
@@ -111,16 +94,15 @@ class Features(nn.Module):
     """Images to the features of the backbone alone.
 
     Args:
-        model (nn.Module): A detector or a segmentor, which is not changed.
-        preprocess (Preprocess): What happens to the input.
+        model (nn.Module): A detector or a segmentor, already folded.
+        options (Options): What the user asks for.
     """
 
-    def __init__(self, model: Any, preprocess: Preprocess) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         super().__init__()
-        self.input = Input(preprocess)
-        backbone = copy.deepcopy(model.backbone).eval()
-        fold(backbone)
-        self.backbone = Backbone(backbone)
+        self.output_names = [f'level_{i}' for i in range(len(model.backbone.out_indices))]
+        self.input = Input(model, options)
+        self.backbone = Backbone(model.backbone)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         return self.backbone(self.input(image))
@@ -130,21 +112,19 @@ class Segmentor(nn.Module):
     """Images to logits (B, K, H, W) at their size, or to labels (B, H, W).
 
     Args:
-        model (nn.Module): An mmseg EncoderDecoder, which is not changed.
-        preprocess (Preprocess): What happens to the input.
-        labels (bool): Whether to give labels.
+        model (nn.Module): An mmseg EncoderDecoder, already folded.
+        options (Options): What the user asks for.
     """
 
-    def __init__(self, model: Any, preprocess: Preprocess, labels: bool) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         super().__init__()
-        self.input = Input(preprocess)
-        self.backbone, self.neck = backbone_and_neck(model)
-        self.head: Any = copy.deepcopy(model.decode_head).eval()
-        fold(self.head)
-        if not model.with_neck and reads_all_levels(self.head):
-            merge_laterals(self.backbone.xcit, [*self.head.lateral_convs, None])
+        self.output_names = ['labels' if options.labels else 'logits']
+        self.input = Input(model, options)
+        self.backbone = Backbone(model.backbone)
+        self.neck = model.neck if model.with_neck else nn.Identity()
+        self.head: Any = model.decode_head
         replace_modules(self.head)
-        self.labels = labels
+        self.gives_labels = options.labels
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.input(image)
@@ -152,32 +132,13 @@ class Segmentor(nn.Module):
         options = dict(mode='bilinear', align_corners=self.head.align_corners)
         logits = F.interpolate(logits, x.shape[2:], **options)
         logits = logits[:, :, : image.shape[2], : image.shape[3]]
-        return self.to_labels(logits) if self.labels else logits
+        return self.to_labels(logits) if self.gives_labels else logits
 
     def to_labels(self, logits: Tensor) -> Tensor:
-        """What mmseg predicts: the largest logit, or whether the only one passes a threshold."""
+        """Return the class with the largest logit, or whether the only one passes a threshold."""
         if logits.shape[1] == 1:
             return (logits[:, 0].sigmoid() > self.head.threshold).to(torch.uint8)
         return logits.argmax(1).to(torch.uint8 if logits.shape[1] < 256 else torch.int32)
-
-
-def reads_all_levels(head: Any) -> bool:
-    """Whether a head begins with one convolution per level, except for the last: UperNet's."""
-    levels = list(range(len(getattr(head, 'lateral_convs', ())) + 1))
-    return len(levels) > 1 and list(head.in_index) == levels
-
-
-def backbone_and_neck(model: Any) -> tuple[Backbone, nn.Module]:
-    """Copies of both, folded, and merged where the neck begins with 1x1 convolutions."""
-    neck: Any = model.neck if model.with_neck else nn.Identity()
-    backbone, neck = copy.deepcopy((model.backbone, neck))
-    for part in (backbone, neck):
-        fold(part.eval())
-    if model.with_neck:
-        below = [None] * neck.start_level
-        above = [None] * (len(neck.in_channels) - neck.backbone_end_level)
-        merge_laterals(backbone, [*below, *neck.lateral_convs, *above])
-    return Backbone(backbone), neck
 
 
 def replace_modules(head: nn.Module) -> None:
@@ -215,7 +176,7 @@ class AveragePool(nn.Module):
 
 
 def window_average(length: int, bins: int, like: Tensor) -> Tensor:
-    """The matrix (bins, length) that averages the windows of adaptive pooling."""
+    """Return the matrix (bins, length) that averages the windows of adaptive pooling."""
     position = torch.arange(length, device=like.device)
     index = torch.arange(bins, device=like.device)
     start, stop = index * length // bins, ((index + 1) * length + bins - 1) // bins

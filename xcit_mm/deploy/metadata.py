@@ -1,108 +1,145 @@
-"""What a file says about itself: all that is needed to use it, in one JSON object."""
+"""Describes an exported model: how its input is prepared, and what else is needed to use it."""
 
 import hashlib
 import importlib.metadata
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
 
+from xcit_mm_runtime.metadata import Metadata
+
 from ..configs import bit_depth, category_ids, resizing
 from ..version import __version__
 from ..weights.sources import cached_path, resolve_short_name
-from .graph import Preprocess
-
-KEY = 'xcit_mm'
-FORMAT = 1
 
 
-def describe(
-    cfg: Config,
-    model: Any,
-    name: str,
-    checkpoint: str,
-    dataset_meta: dict[str, Any],
-    task: str,
-    preprocess: Preprocess,
-    channel_order: str,
-    opset: int | None,
-) -> dict[str, Any]:
-    """The description of a file.
+@dataclass
+class Options:
+    """What the user asks for.
+
+    Args:
+        format (str): ``onnx`` or ``torch``.
+        backbone (bool): Whether to export the backbone alone. Defaults to False.
+        labels (bool): Whether a segmentor gives labels, not logits. Defaults to False.
+        uint8 (bool): Whether the graph takes raw values and normalizes them. Defaults to False.
+        channel_order (str): Order of the channels of raw values. Defaults to ``rgb``.
+        opset (int): Version of ONNX's operators. Defaults to 18.
+        precision (str): ``float32``, ``float16`` or ``int8``. Defaults to ``float32``.
+    """
+
+    format: str = 'onnx'
+    backbone: bool = False
+    labels: bool = False
+    uint8: bool = False
+    channel_order: str = 'rgb'
+    opset: int = 18
+    precision: str = 'float32'
+
+
+class Preprocessing(NamedTuple):
+    """What a data_preprocessor of mmdet or mmseg does to images.
+
+    Args:
+        channel_order (str): ``rgb`` or ``bgr``, the order that the network takes.
+        mean (list[float], optional): Mean of each channel in that order; None for raw values.
+        std (list[float], optional): Deviation of each channel.
+        divisor (int): The image is padded at the bottom and on the right until this divides both
+            sides.
+        pad_value (float): The value of padding, after normalization.
+    """
+
+    channel_order: str
+    mean: list[float] | None
+    std: list[float] | None
+    divisor: int
+    pad_value: float
+
+
+def read_preprocessor(source: Any) -> Preprocessing:
+    """Return what a data_preprocessor does to test images, which are read as BGR.
+
+    Args:
+        source (nn.Module): mmdet's or mmseg's, which name the same things differently.
+    """
+    names = ('_channel_conversion', 'channel_conversion')
+    order = 'rgb' if any(getattr(source, name, False) for name in names) else 'bgr'
+    mean, std = None, None
+    if source._enable_normalize:
+        mean, std = source.mean.flatten().tolist(), source.std.flatten().tolist()
+    if hasattr(source, 'pad_size_divisor'):
+        return Preprocessing(order, mean, std, source.pad_size_divisor, source.pad_value)
+    # mmseg pads test images only if told to.
+    divisor = (source.test_cfg or {}).get('size_divisor') or 1
+    return Preprocessing(order, mean, std, divisor, source.pad_val)
+
+
+def task_of(model: Any, options: Options) -> str:
+    """Return what the exported model does: ``features``, ``segmentation`` or ``detection``."""
+    if options.backbone:
+        return 'features'
+    return 'segmentation' if hasattr(model, 'decode_head') else 'detection'
+
+
+def describe(cfg: Config, model: Any, options: Options, name: str, checkpoint: str) -> Metadata:
+    """Return the metadata of an exported model.
 
     Args:
         cfg (Config): The config.
-        model (nn.Module): The model.
-        name (str): Its name.
+        model (nn.Module): The model; ``dataset_meta`` has the names and colors of its classes.
+        options (Options): What the user asks for.
+        name (str): The name of the model.
         checkpoint (str): Where its weights came from.
-        dataset_meta (dict): Names and colors of the classes, as ``class_info`` gives them.
-        task (str): ``detection``, ``segmentation`` or ``features``.
-        preprocess (Preprocess): What the graph does to its input.
-        channel_order (str): ``rgb`` or ``bgr``, the order that the graph takes.
-        opset (int, optional): Version of ONNX's operators; None for another format.
     """
-    raw = preprocess.mean is not None
-    mean, std = normalization(model.data_preprocessor)
-    classes = [] if task == 'features' else list(dataset_meta['classes'])
+    task, prepared = task_of(model, options), read_preprocessor(model.data_preprocessor)
+    classes = [] if task == 'features' else list(model.dataset_meta['classes'])
     versions: dict[str, Any] = {'xcit_mm': __version__, 'torch': torch.__version__}
-    if opset is not None:
-        versions |= {'onnx': importlib.metadata.version('onnx'), 'opset': opset}
-    return {
-        'format': FORMAT,
-        'task': task,
-        'name': name,
-        'classes': classes,
-        'palette': dataset_meta['palette'] if classes else [],
-        'category_ids': category_ids(cfg, classes) if task == 'detection' else None,
-        'channels': model.backbone.in_channels,
-        'bit_depth': bit_depth(cfg),
-        'input': {
-            'dtype': 'uint8' if raw else 'float32',
-            'channel_order': channel_order,
-            'mean': None if raw else mean,
-            'std': None if raw else std,
+    if options.format == 'onnx':
+        versions |= {'onnx': importlib.metadata.version('onnx'), 'opset': options.opset}
+    backbone, mask_thr, binary_threshold = model.backbone, None, None
+    if task == 'detection' and model.roi_head.with_mask:
+        mask_thr = float(model.roi_head.test_cfg.mask_thr_binary)
+    if task == 'segmentation' and model.decode_head.out_channels == 1:
+        binary_threshold = float(model.decode_head.threshold)
+    return Metadata(
+        task=task,
+        name=name,
+        classes=classes,
+        palette=model.dataset_meta['palette'] if classes else [],
+        category_ids=category_ids(cfg, classes) if task == 'detection' else None,
+        channels=backbone.in_channels,
+        bit_depth=bit_depth(cfg),
+        input={
+            'dtype': 'uint8' if options.uint8 else 'float32',
+            'channel_order': options.channel_order if options.uint8 else prepared.channel_order,
+            'mean': None if options.uint8 else prepared.mean,
+            'std': None if options.uint8 else prepared.std,
         },
-        'resize': resizing(cfg),
-        'mask_thr': mask_threshold(model) if task == 'detection' else None,
-        'strides': strides_of(model.backbone),
-        'patch_size': model.backbone.patch_size,
-        'padding_divisor': preprocess.divisor if preprocess.divisor > 1 else None,
-        'binary_threshold': binary_threshold(model) if task == 'segmentation' else None,
-        'checkpoint': {
-            'name': checkpoint.rpartition('/')[2],
-            'sha256': checkpoint_hash(checkpoint),
-        },
-        'versions': versions,
-        'created': datetime.now(timezone.utc).isoformat(timespec='seconds'),
-    }
-
-
-def normalization(preprocessor: Any) -> tuple[list[float] | None, list[float] | None]:
-    """Mean and deviation of each channel, or None twice if the model takes raw values."""
-    if not preprocessor._enable_normalize:
-        return None, None
-    return preprocessor.mean.flatten().tolist(), preprocessor.std.flatten().tolist()
+        resize=resizing(cfg),
+        mask_thr=mask_thr,
+        strides=strides_of(backbone),
+        patch_size=backbone.patch_size,
+        padding_divisor=prepared.divisor if prepared.divisor > 1 else None,
+        binary_threshold=binary_threshold,
+        precision=options.precision,
+        checkpoint={'name': checkpoint.rpartition('/')[2], 'sha256': checkpoint_hash(checkpoint)},
+        versions=versions,
+        created=datetime.now(timezone.utc).isoformat(timespec='seconds'),
+    )
 
 
 def strides_of(backbone: Any) -> list[int]:
+    """Return the stride of each level that a backbone gives."""
     if backbone.pyramid is None:
         return [backbone.patch_size] * len(backbone.out_indices)
     return list(backbone.pyramid.strides)
 
 
-def mask_threshold(model: Any) -> float | None:
-    return float(model.roi_head.test_cfg.mask_thr_binary) if model.roi_head.with_mask else None
-
-
-def binary_threshold(model: Any) -> float | None:
-    """Above which probability mmseg labels a pixel, if there is one class only."""
-    head = model.decode_head
-    return float(head.threshold) if head.out_channels == 1 else None
-
-
 def checkpoint_hash(checkpoint: str) -> str | None:
-    """The SHA-256 of a checkpoint's file; None for weights that are no file."""
+    """Return the SHA-256 of a checkpoint's file; None for weights that are no file."""
     path = Path(checkpoint).expanduser()
     if checkpoint.startswith('xcit://'):
         path = cached_path(resolve_short_name(checkpoint))

@@ -1,6 +1,6 @@
 """The two operators of detectors that ONNX has and PyTorch lacks, and their translation.
 
-They are declared with the shapes of their results alone: PyTorch never computes them here.
+In PyTorch, mmcv's operators compute them. An exported file has ONNX's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,73 +12,41 @@ from torch import Tensor
 # The score of a box that was suppressed, or that never was there.
 NONE = -1.0
 
-torch.library.define(
-    'xcit_mm::suppress',
-    '(Tensor boxes, Tensor scores, float iou_threshold, float score_threshold, int limit) '
-    '-> Tensor',
-)
-torch.library.define(
-    'xcit_mm::roi_align',
-    '(Tensor[] features, Tensor boxes, Tensor images, Tensor levels, float[] scales, '
-    'int[] size, int samples, bool aligned) -> Tensor',
-)
 
-
+@torch.library.custom_op('xcit_mm::suppress', mutates_args=())
 def suppress(
     boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, limit: int
 ) -> Tensor:
-    """Non-maximum suppression in each of P sets of boxes.
+    """Suppress all but the best of overlapping boxes, in each of P sets of boxes.
 
     Args:
         boxes (Tensor): (P, N, 4).
         scores (Tensor): (P, N).
         iou_threshold (float): A box that overlaps a better one by more than this is suppressed.
         score_threshold (float): So is one that does not score above this.
-        limit (int): At most so many boxes of each set remain, the best.
+        limit (int): Maximum number of boxes kept per set.
 
     Returns:
         Tensor: The scores (P, N), with :data:`NONE` for suppressed boxes.
     """
-    return torch.ops.xcit_mm.suppress(boxes, scores, iou_threshold, score_threshold, limit)
+    from mmcv.ops import nms
+
+    kept = torch.full_like(scores, NONE)
+    for i in range(len(boxes)):
+        (places,) = torch.where(scores[i] > score_threshold)
+        if len(places):
+            best = nms(boxes[i, places], scores[i, places], iou_threshold)[1][:limit]
+            kept[i, places[best]] = scores[i, places[best]]
+    return kept
 
 
-@torch.library.register_fake('xcit_mm::suppress')
+@suppress.register_fake
 def _(boxes: Tensor, scores: Tensor, *_: float) -> Tensor:
     return torch.empty_like(scores)
 
 
+@torch.library.custom_op('xcit_mm::roi_align', mutates_args=())
 def roi_align(
-    features: Sequence[Tensor],
-    boxes: Tensor,
-    images: Tensor,
-    levels: Tensor,
-    scales: Sequence[float],
-    size: tuple[int, int],
-    samples: int,
-    aligned: bool,
-) -> Tensor:
-    """RoIAlign of each box on its own level of a pyramid.
-
-    Args:
-        features (Sequence[Tensor]): The levels, (B, C, H, W).
-        boxes (Tensor): (R, 4).
-        images (Tensor): The image of each box, (R).
-        levels (Tensor): The level of each box, (R).
-        scales (Sequence[float]): Pixels of each level per pixel of the image.
-        size (tuple[int, int]): Height and width of the result.
-        samples (int): Samples per bin and axis; 0 for as many as the bin has pixels.
-        aligned (bool): Whether pixels are points at their centers.
-
-    Returns:
-        Tensor: (R, C, height, width).
-    """
-    return torch.ops.xcit_mm.roi_align(
-        features, boxes, images, levels, scales, size, samples, aligned
-    )
-
-
-@torch.library.register_fake('xcit_mm::roi_align')
-def _(
     features: Sequence[Tensor],
     boxes: Tensor,
     images: Tensor,
@@ -88,11 +56,39 @@ def _(
     samples: int,
     aligned: bool,
 ) -> Tensor:
-    return features[0].new_empty(boxes.shape[0], features[0].shape[1], *size)
+    """Compute RoIAlign of each box on its own level of a pyramid.
+
+    Args:
+        features (Sequence[Tensor]): The levels, (B, C, H, W).
+        boxes (Tensor): (R, 4).
+        images (Tensor): The image of each box, (R).
+        levels (Tensor): The level of each box, (R).
+        scales (Sequence[float]): Pixels of each level per pixel of the image.
+        size (Sequence[int]): Height and width of the result.
+        samples (int): Samples per bin and axis; 0 for as many as the bin has pixels.
+        aligned (bool): Whether pixels are points at their centers.
+
+    Returns:
+        Tensor: (R, C, height, width).
+    """
+    from mmcv.ops import roi_align
+
+    out = features[0].new_zeros(len(boxes), features[0].shape[1], *size)
+    rois = torch.cat([images[:, None].to(boxes), boxes], 1)
+    for level, (feature, scale) in enumerate(zip(features, scales, strict=True)):
+        here = levels == level
+        if here.any():
+            out[here] = roi_align(feature, rois[here], size, scale, samples, 'avg', aligned)
+    return out
+
+
+@roi_align.register_fake
+def _(features: Sequence[Tensor], boxes: Tensor, *args: Any) -> Tensor:
+    return features[0].new_empty(boxes.shape[0], features[0].shape[1], *args[3])
 
 
 def translations() -> dict[Callable, Callable]:
-    """From these operators to functions that write them in ONNX's own; needs onnxscript."""
+    """Return functions that write these operators in ONNX's own; needs onnxscript."""
     from onnxscript.onnx_opset import opset18 as op
 
     def suppress(

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from xcit_mm_runtime.metadata import KEY, Metadata
 from xcit_mm_runtime.preprocess import resize_image, to_planes
-
-from .metadata import KEY
 
 # Names of the modules whose products stay in float32. Attention is computed in the backbone itself,
 # by no module of its own.
@@ -30,12 +29,12 @@ FOLLOWERS = {
 MIN_WEIGHT = 256
 
 
-def lower(path: Path, metadata: dict[str, Any], images: Iterable[np.ndarray] | None = None) -> None:
+def lower(path: Path, metadata: Metadata, images: Iterable[np.ndarray] | None = None) -> None:
     """Rewrite a float32 file in the precision that its new metadata state.
 
     Args:
         path (Path): An ONNX file whose nodes are named ``MODULE/...``.
-        metadata (dict): See :func:`.metadata.describe`; ``precision`` is ``float16`` or ``int8``.
+        metadata (Metadata): Its ``precision`` is ``float16`` or ``int8``.
         images (Iterable[np.ndarray], optional): For int8: images in BGR, from which it learns the
             ranges of values, so that convolutions can be in int8 as well. Defaults to None: linear
             layers alone are, and the ranges are those of each image.
@@ -43,19 +42,19 @@ def lower(path: Path, metadata: dict[str, Any], images: Iterable[np.ndarray] | N
     import onnx
 
     model = onnx.load(path)
-    onnx.helper.set_model_props(model, {KEY: json.dumps(metadata)})
-    if metadata['precision'] == 'float16':
+    onnx.helper.set_model_props(model, {KEY: json.dumps(metadata.to_dict())})
+    if metadata.precision == 'float16':
         to_half(model)
         onnx.save(model, path)
     elif images is None:
         to_int8(model, path)
     else:
-        resized = (resize_image(image, metadata['resize']) for image in images)
-        to_int8(model, path, (to_planes(image, **metadata['input']) for image in resized))
+        resized = (resize_image(image, metadata.resize)[None] for image in images)
+        to_int8(model, path, (to_planes(image, **metadata.input) for image in resized))
 
 
 def products(graph: Any) -> Iterator[Any]:
-    """The products with weights that fewer bits do not spoil."""
+    """Yield the products with weights that fewer bits do not spoil."""
     weights = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         layer = node.name.rpartition('/')[0].rpartition('.')[2]
@@ -66,8 +65,9 @@ def products(graph: Any) -> Iterator[Any]:
 def to_half(model: Any) -> None:
     """Compute most of a float32 graph in float16, and store weights as float16, in place.
 
-    Values are converted only where they enter or leave such a part. Between two operators in
-    float32 no value is ever rounded to float16.
+    Values are converted only where they enter or leave such a part. Not by ONNX Runtime's
+    converter: it also rounds each value between two operators in float32 to float16, in which the
+    covariance overflows.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -117,7 +117,7 @@ def to_half(model: Any) -> None:
 
 
 def half_nodes(graph: Any, weights: set[str]) -> set[str]:
-    """Names of the nodes that can be computed in float16."""
+    """Return the names of the nodes that can be computed in float16."""
     floats, names = float_values(graph), {node.name for node in products(graph)}
     made = {node.output[0] for node in products(graph)}
     for node in graph.node:  # in the order of computation
@@ -129,7 +129,7 @@ def half_nodes(graph: Any, weights: set[str]) -> set[str]:
 
 
 def float_values(graph: Any) -> set[str]:
-    """Names of all values in float32 that are no weights."""
+    """Return the names of all values in float32 that are no weights."""
     from onnx import TensorProto
 
     weights = {tensor.name for tensor in graph.initializer}

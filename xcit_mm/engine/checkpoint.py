@@ -37,9 +37,6 @@ class AtomicBackend(LocalBackend):
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(filepath, obj)
 
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
-        self.put(obj.encode(encoding), filepath)
-
     def remove(self, filepath: str | Path) -> None:
         if self._postponed is None:
             super().remove(filepath)

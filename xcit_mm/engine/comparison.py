@@ -11,9 +11,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from xcit_mm_runtime.draw import draw_detections, draw_segmentation, side_by_side
+from xcit_mm_runtime.draw import side_by_side
 from xcit_mm_runtime.files import write_png
 from xcit_mm_runtime.inputs import read_image
+from xcit_mm_runtime.results import Detections, Segmentation
 
 from ..configs import bit_depth
 
@@ -84,7 +85,7 @@ def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) ->
             if labels.shape != image.shape[:2]:
                 size = image.shape[1::-1]
                 labels = cv2.resize(labels.astype(np.int32), size, interpolation=cv2.INTER_NEAREST)
-            pictures[title] = draw_segmentation(image, labels, *names)
+            pictures[title] = Segmentation(labels, *names).draw(image)
         elif f'{prefix}_instances' in sample:
             found = sample.get(f'{prefix}_instances')
             boxes = getattr(found.bboxes, 'tensor', found.bboxes).numpy()
@@ -93,7 +94,6 @@ def draw_comparison(image: np.ndarray, sample: Any, metainfo: dict[str, Any]) ->
             if masks is not None:
                 masks = np.asarray(masks.to_ndarray() if hasattr(masks, 'to_ndarray') else masks)
                 masks = masks.astype(bool)
-            pictures[title] = draw_detections(
-                image, boxes, scores, found.labels.numpy(), masks, *names
-            )
+            objects = Detections(boxes, scores, found.labels.numpy(), masks, *names)
+            pictures[title] = objects.draw(image)
     return side_by_side(pictures)

@@ -18,18 +18,24 @@ from torch.utils.data import DataLoader
 
 from xcit_mm_runtime.files import write_atomically
 
-from ..datasets.bit_depth import warn_of_unused_bits
-from ..datasets.check import DataError
 from ..datasets.check.heads import check_heads
 from ..datasets.guard import HINT, guarded
+from ..datasets.images import warn_of_unused_bits
+from ..datasets.problems import DataError
 from ..errors import BUILD_ERRORS, TooSmallError, UserError, is_out_of_memory
 from ..weights.hook import strict_loading
-from .console import StartFilter, console_handlers, hide_noise
+from .console import (
+    StartFilter,
+    console_handlers,
+    describe_run,
+    describe_work,
+    find_start,
+    hide_noise,
+)
 from .evaluated import find_low_limits, restrict_eval_to_dataset, use_own_metrics
 from .images import images_of
 from .parent import init_worker
 from .sharding import FullySharded, shard_optimizer
-from .start import describe_run, describe_work, find_start
 
 # The last hook before the first iteration.
 STARTED = ('before_train_epoch', 'before_val_epoch', 'before_test_epoch')
@@ -226,7 +232,7 @@ class GuardedRunner(Runner):
     def _reseed_samplers(self, old: int) -> None:
         """Give samplers the resumed seed: mmengine builds them before it reads the checkpoint."""
         for loop in self.loops.values():
-            sampler = getattr(loop.dataloader.batch_sampler, 'sampler', None)
+            sampler: Any = getattr(loop.dataloader.batch_sampler, 'sampler', None)
             if self.seed != old and getattr(sampler, 'seed', None) == old:
                 sampler.seed = self.seed
                 if isinstance(loop, IterBasedTrainLoop):  # it has begun to load data

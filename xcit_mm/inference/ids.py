@@ -1,6 +1,5 @@
 """The ids of images and categories in predictions: those of an annotation file, or our own."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from xcit_mm_runtime import coco
-from xcit_mm_runtime.inputs import Source, is_video
+from xcit_mm_runtime.inputs import MediaSource, is_video
+from xcit_mm_runtime.text import join_some
 
 from ..errors import UserError
 
 
 @dataclass
 class Ids:
-    """Which ids images and classes have.
+    """Ids of images and classes.
 
     Args:
         images (Sequence[int | None]): Id of each source. Those that an annotation file lacks, and
@@ -31,11 +31,13 @@ class Ids:
     annotated: bool
 
 
-def own_ids(sources: Sequence[Source], classes: Sequence[str], known: Sequence[int] | None) -> Ids:
-    """Ids for images without annotations.
+def own_ids(
+    sources: Sequence[MediaSource], classes: Sequence[str], known: Sequence[int] | None
+) -> Ids:
+    """Return ids for images without annotations.
 
     Args:
-        sources (Sequence[Source]): The inputs, numbered from 1.
+        sources (Sequence[MediaSource]): The inputs, numbered from 1.
         classes (Sequence[str]): Names of the classes.
         known (Sequence[int], optional): Their ids, where the model has them; else, from 1.
     """
@@ -53,43 +55,43 @@ class AnnotationFile:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            content = json.loads(Path(path).read_bytes())
+            content = coco.read_coco(path)
             self.images = [(str(image['file_name']), image['id']) for image in content['images']]
             self.categories = [(each['name'], each['id']) for each in content['categories']]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             raise UserError(
                 f"--ann-file {path} is not an annotation file in COCO's layout, which has images "
                 'with "id" and "file_name", and categories with "id" and "name": '
                 f'{type(error).__name__}: {error}'
             ) from None
 
-    def ids(self, sources: Sequence[Source], classes: Sequence[str]) -> Ids:
-        """The ids of some images and classes.
+    def ids(self, sources: Sequence[MediaSource], classes: Sequence[str]) -> Ids:
+        """Return the ids of some images and classes.
 
         Args:
-            sources (Sequence[Source]): The inputs. What the file lacks gets no id.
+            sources (Sequence[MediaSource]): The inputs. What the file lacks gets no id.
             classes (Sequence[str]): The classes of the model, all of which the file must have.
         """
         by_class = self._unique(self.categories, 'categories')
         lacking = [name for name in classes if name not in by_class]
         if lacking:
             raise UserError(
-                f'--ann-file {self.path} has no category {_listed(lacking)}, which the model '
-                f'predicts; its categories are {_listed(by_class)}. Names must be the same, letter '
+                f'--ann-file {self.path} has no category {_quote(lacking)}, which the model '
+                f'predicts; its categories are {_quote(by_class)}. Names must be the same, letter '
                 'by letter.'
             )
         categories = [{'id': by_class[name], 'name': name} for name in classes]
         meaning = f'Ids are those of {Path(self.path).name}.'
         return Ids(self._image_ids(sources), categories, meaning, annotated=True)
 
-    def _image_ids(self, sources: Sequence[Source]) -> list[int | None]:
+    def _image_ids(self, sources: Sequence[MediaSource]) -> list[int | None]:
         by_name = self._unique(
             [(file_name.replace('\\', '/'), number) for file_name, number in self.images], 'images'
         )
         bare = Counter(name.rpartition('/')[2] for name in by_name)
         alone = {n.rpartition('/')[2]: i for n, i in by_name.items() if bare[Path(n).name] == 1}
         found: list[int | None] = [None] * len(sources)
-        taken: dict[int, Source] = {}
+        taken: dict[int, MediaSource] = {}
         for i, source in enumerate(sources):
             if isinstance(source, int) or is_video(source):
                 continue
@@ -112,7 +114,7 @@ class AnnotationFile:
         if images and not taken:
             raise UserError(
                 f'--ann-file {self.path} has none of the {images} images: it lists '
-                f'{_listed(by_name, 3)}, for example.'
+                f'{_quote(by_name, 3)}, for example.'
             )
         return found
 
@@ -122,11 +124,10 @@ class AnnotationFile:
         if repeated:
             raise UserError(
                 f'--ann-file {self.path} is ambiguous: several of its {what} are named '
-                f'{_listed(repeated)}.'
+                f'{_quote(repeated)}.'
             )
         return dict(pairs)
 
 
-def _listed(names: Iterable[str], most: int = 10) -> str:
-    names = [repr(name) for name in names]
-    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
+def _quote(names: Iterable[str], most: int = 10) -> str:
+    return join_some([repr(name) for name in names], most)

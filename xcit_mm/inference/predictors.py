@@ -1,149 +1,139 @@
 """Predicts with a checkpoint: from an image to arrays, with the names and colors of classes."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import cv2
 import numpy as np
+import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS
+from mmengine.dataset import Compose
+from mmengine.device import get_device
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
 
 from xcit_mm_runtime.draw import colors
-from xcit_mm_runtime.model import check_size
+from xcit_mm_runtime.errors import ImageError
+from xcit_mm_runtime.model import check_size, first_line
+from xcit_mm_runtime.predict import Result
 from xcit_mm_runtime.results import Detections, Segmentation, label_type
 
-from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts
+from ..configs import bit_depth, category_ids, innermost_datasets, nested_dicts, type_name
 from ..engine import LoadWatch
+from ..errors import is_out_of_memory
 from ..weights.hook import strict_loading
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}
-Result = Detections | Segmentation
 
 
-class Predictor(Protocol):
-    """A detector or a segmentor, whatever runs it.
-
-    Args:
-        task (str): ``detection`` or ``segmentation``.
-        classes (Sequence[str]): Names of its classes.
-        category_ids (Sequence[int], optional): Their ids in the data it was trained on, if known.
-        bit_depth (int, optional): How many bits the values of 16-bit images have, if known.
-    """
-
-    @property
-    def task(self) -> str: ...
-    @property
-    def classes(self) -> Sequence[str]: ...
-    @property
-    def category_ids(self) -> Sequence[int] | None: ...
-    @property
-    def bit_depth(self) -> int | None: ...
-
-    def __call__(self, image: np.ndarray) -> Result:
-        """Predict for one image, BGR."""
-
-
-@dataclass
 class CheckpointPredictor:
-    """A predictor that runs mmdet's or mmseg's inferencer.
+    """Predicts as mmdet's and mmseg's own inferencers do.
 
     Args:
-        inferencer: What :func:`build_inferencer` returned.
-        task (str): ``detection`` or ``segmentation``.
+        cfg (Config): The config.
+        model (nn.Module): The detector or segmentor, which :func:`load_model` returned.
     """
 
-    inferencer: Any
-    task: str
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.inferencer.model.dataset_meta['classes']
-
-    @property
-    def palette(self) -> Sequence[Sequence[int]]:
-        return self.inferencer.model.dataset_meta['palette']
-
-    @property
-    def category_ids(self) -> list[int] | None:
-        """Those of the test data, if it is here: checkpoints have only the names."""
-        if self.task != 'detection':
-            return None
-        return category_ids(self.inferencer.cfg, self.classes)
+    def __init__(self, cfg: Config, model: Any) -> None:
+        self.cfg, self.model = cfg, model
+        self.task = TASKS[cfg.default_scope]
+        self.classes, self.palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
+        self.bit_depth = bit_depth(cfg)
+        self.pipeline = Compose(_steps(cfg))
 
     @functools.cached_property
-    def bit_depth(self) -> int | None:
-        return bit_depth(self.inferencer.cfg)
+    def category_ids(self) -> list[int] | None:
+        """Those of the test data, if it is here: checkpoints have only the names."""
+        return category_ids(self.cfg, self.classes) if self.task == 'detection' else None
 
     def __call__(self, image: np.ndarray) -> Result:
-        check_size(image.shape, getattr(self.inferencer.model.backbone, 'patch_size', 1))
+        """Predict for one image, BGR; raise ImageError or MemoryError if that is impossible."""
+        check_size(image.shape, getattr(self.model.backbone, 'patch_size', 1))
+        try:
+            data = self.pipeline({'img': image, 'img_id': 0})
+            with torch.no_grad():
+                (sample,) = self.model.test_step({key: [value] for key, value in data.items()})
+        except (MemoryError, RuntimeError, ValueError, cv2.error) as error:
+            if is_out_of_memory(error):
+                raise MemoryError(first_line(error)) from error
+            if isinstance(error, RuntimeError):
+                raise
+            # Too small for the network, or too thin to be resized.
+            raise ImageError(' '.join(str(error).split())) from error
         if self.task == 'detection':
-            options = dict(return_datasamples=True, no_save_vis=True, out_dir='')
-            (sample,) = self.inferencer(image, **options)['predictions']
-            return self._detections(sample.pred_instances)
-        sample = self.inferencer(image, return_datasamples=True)
-        sample = sample[0] if isinstance(sample, list) else sample
+            found = sample.pred_instances.cpu().numpy()
+            arrays = (found.bboxes, found.scores, found.labels, found.get('masks'))
+            return Detections(*arrays, self.classes, self.palette)
         labels = sample.pred_sem_seg.data[0].cpu().numpy()
         labels = labels.astype(label_type(max(len(self.classes), int(labels.max()) + 1)))
         return Segmentation(labels, self.classes, self.palette)
 
-    def _detections(self, found: Any) -> Detections:
-        boxes, scores, labels = (found[key].cpu().numpy() for key in ('bboxes', 'scores', 'labels'))
-        masks = found.masks.cpu().numpy() if 'masks' in found else None
-        return Detections(boxes, scores, labels, masks, self.classes, self.palette)
+
+def _steps(cfg: Config) -> list[dict[str, Any]]:
+    """Return the test pipeline for images that are arrays and have no annotations."""
+    steps = []
+    for step in next(innermost_datasets(cfg.test_dataloader))['pipeline']:
+        if type_name(step) == 'LoadImageFromFile':
+            step = {**step, 'type': 'LoadImageFromNDArray'}
+        if type_name(step) != 'LoadAnnotations':
+            steps.append(step)
+    return steps
 
 
 def load_predictor(
-    cfg: Config,
-    task: str,
-    checkpoint: str | None,
-    device: str | None,
-    allow_partial: bool = False,
+    cfg: Config, checkpoint: str | None, device: str | None, allow_partial: bool = False
 ) -> CheckpointPredictor:
-    """Build a model and load its weights; the arguments are those of :func:`build_inferencer`."""
-    inferencer = build_inferencer(cfg, task, checkpoint, device, allow_partial)
-    return CheckpointPredictor(inferencer, TASKS[task])
+    """Build a model and load its weights; the arguments are those of :func:`load_model`."""
+    return CheckpointPredictor(cfg, load_model(cfg, checkpoint, device, allow_partial))
 
 
-def build_inferencer(
-    cfg: Config,
-    task: str,
-    checkpoint: str | None,
-    device: str | None,
-    allow_partial: bool = False,
+def load_model(
+    cfg: Config, checkpoint: str | None, device: str | None, allow_partial: bool = False
 ) -> Any:
-    """Mmdet's or mmseg's own inferencer; its ``model.dataset_meta`` is that of :func:`class_info`.
+    """Build a detector or segmentor and load its weights.
 
     Args:
         cfg (Config): The config.
-        task (str): ``mmdet`` or ``mmseg``.
         checkpoint (str, optional): Where the weights are; None for random ones, which are partial.
         device (str, optional): Where it runs; None for CUDA if there is one.
         allow_partial (bool): Whether to use a checkpoint that leaves parameters unset. Defaults to
             False.
+
+    Returns:
+        nn.Module: In eval mode; its ``dataset_meta`` is that of :func:`class_info`.
     """
-    if task == 'mmdet':
-        from mmdet.apis import DetInferencer as Inferencer
-    else:
-        from mmseg.apis import MMSegInferencer as Inferencer
+    model = build_model(cfg)
+    load_weights(model, cfg, checkpoint, allow_partial)
+    return model.to(device or get_device())
 
-    class CompleteInferencer(Inferencer):
-        def _load_weights_to_model(self, model: Any, weights: dict | None, cfg: Config) -> None:
-            watch = None if allow_partial else LoadWatch(model)
-            with strict_loading():
-                super()._load_weights_to_model(model, weights, cfg)
-            if watch is not None:
-                watch.check()
-            # mmdet and mmseg assume COCO or Cityscapes where the checkpoint does not say.
-            model.dataset_meta = class_info(cfg, weights)
 
-    inferencer = CompleteInferencer(cfg, checkpoint, device=device)
-    inferencer.show_progress = False
-    return inferencer
+def build_model(cfg: Config) -> Any:
+    """Build a detector or segmentor with random weights, in eval mode.
+
+    Args:
+        cfg (Config): The config.
+    """
+    init_default_scope(cfg.default_scope)
+    return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+
+
+def load_weights(
+    model: Any, cfg: Config, checkpoint: str | None, allow_partial: bool = False
+) -> None:
+    """Load weights into a model that :func:`build_model` returned; see :func:`load_model`."""
+    content = None
+    watch = None if allow_partial else LoadWatch(model)
+    if checkpoint is not None:
+        with strict_loading():
+            content = load_checkpoint(model, checkpoint, map_location='cpu')
+    if watch is not None:
+        watch.check()
+    model.dataset_meta = class_info(cfg, content)
 
 
 def class_info(cfg: Config, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
-    """The names and colors of a model's classes: the checkpoint's, else the config's.
+    """Return the names and colors of a model's classes: the checkpoint's, else the config's.
 
     Args:
         cfg (Config): The config.

@@ -1,19 +1,12 @@
-"""Which share of the inputs is this process's: what torchrun, Slurm or MPI say, or the user."""
+"""Finds the share of the inputs that is this process's: by torchrun, Slurm, MPI or the user."""
 
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..compat.gloo import VARIABLES
 from ..errors import UserError
 from .shards import EVERYTHING, Shard
-
-# What launchers set: the rank, the number of processes, and the rank on this machine. Slurm sets
-# SLURM_NTASKS, too, but also in a batch script that is itself only one process.
-VARIABLES = (
-    ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
-    ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
-    ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
-)
 
 
 class Process(NamedTuple):
@@ -32,7 +25,7 @@ ALONE = Process(EVERYTHING, 0)
 
 
 def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -> Process:
-    """The share that the user gave, else the one of the launcher, else everything.
+    """Return the share that the user gave, else the one of the launcher, else everything.
 
     Args:
         given (Shard, optional): What the user gave.
@@ -40,7 +33,7 @@ def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -
     """
     if given is not None:
         return Process(given, 0)
-    for rank, count, local_rank in VARIABLES:
+    for rank, count, local_rank in VARIABLES.values():
         if rank in environ and count in environ:
             values = [environ[rank], environ[count], environ.get(local_rank, '0')]
             if not all(v.isdecimal() for v in values) or int(values[0]) >= int(values[1]):
@@ -54,7 +47,7 @@ def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -
 
 
 def device_of(local_rank: int, devices: int) -> str | None:
-    """The CUDA device of one of several processes on a machine; None if there is none to choose.
+    """Return the CUDA device of one of several processes on a machine; None if there is no choice.
 
     Args:
         local_rank (int): The number of the process.

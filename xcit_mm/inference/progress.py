@@ -2,10 +2,12 @@
 
 import time
 from datetime import timedelta
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task
 from rich.text import Text
+
+from xcit_mm_runtime.progress import progress_bar
 
 # Seconds between two lines in a log.
 INTERVAL = 30.0
@@ -13,8 +15,15 @@ INTERVAL = 30.0
 SPEED_PERIOD = 300.0
 
 
+class SpeedColumn(ProgressColumn):
+    """Speed, failures and remaining time."""
+
+    def render(self, task: Task) -> Text:
+        return Text(describe(task))
+
+
 def describe(task: Task) -> str:
-    """Speed, failures and remaining time.
+    """Return speed, failures and remaining time.
 
     Args:
         task (Task): Has the field ``skipped``, if anything can be.
@@ -30,14 +39,7 @@ def describe(task: Task) -> str:
     return ', '.join(parts)
 
 
-class DescriptionColumn(ProgressColumn):
-    """What :func:`describe` says."""
-
-    def render(self, task: Task) -> Text:
-        return Text(describe(task))
-
-
-class Display(Progress):
+class InferenceProgress:
     """Progress over the inputs of one process.
 
     Args:
@@ -48,29 +50,30 @@ class Display(Progress):
     """
 
     def __init__(self, name: str, total: int, skipped: int, is_shown: bool = True) -> None:
-        console = Console()
-        columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn())
-        has_bar = is_shown and console.is_terminal
-        super().__init__(
-            *columns,
-            DescriptionColumn(),
-            console=console,
-            speed_estimate_period=SPEED_PERIOD,
-            disable=not has_bar,
-        )
-        self.has_lines = is_shown and not has_bar
+        columns = ('{task.description}', BarColumn(), MofNCompleteColumn(), SpeedColumn())
+        self.bar = progress_bar(*columns, transient=False)
+        self.bar.speed_estimate_period = SPEED_PERIOD
+        self.has_lines = is_shown and self.bar.disable
+        self.bar.disable |= not is_shown
+        self.bar.add_task(name, total=total, skipped=skipped)
+        (self.inputs,) = self.bar.tasks
         self.next_line = time.monotonic() + INTERVAL
-        self.inputs = self.add_task(name, total=total, skipped=skipped)
 
-    def advance_inputs(self, skipped: int) -> None:
+    def __enter__(self) -> 'InferenceProgress':
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.bar.stop()
+
+    def advance(self, skipped: int) -> None:
         """Count one more input.
 
         Args:
             skipped (int): How many were skipped so far.
         """
-        self.update(self.inputs, advance=1, skipped=skipped)
+        self.bar.update(self.inputs.id, advance=1, skipped=skipped)
         if self.has_lines and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + INTERVAL
-            (task,) = (task for task in self.tasks if task.id == self.inputs)
-            done = f'{task.completed:,.0f} of {task.total:,.0f}'
-            print(f'{task.description}: {done}, {describe(task)}', flush=True)
+            done = f'{self.inputs.completed:,.0f} of {self.inputs.total:,.0f}'
+            print(f'{self.inputs.description}: {done}, {describe(self.inputs)}', flush=True)

@@ -1,4 +1,4 @@
-"""What an inference has done so far: one file of JSON lines per process, read as one.
+"""Records what an inference has done: one file of JSON lines per process, read as one.
 
 The same command continues from these files after an interruption, with any number of processes.
 """
@@ -52,11 +52,11 @@ class Shard:
         return f'{self.index + 1:04}_of_{self.count:04}.jsonl'
 
     def has(self, number: int) -> bool:
-        """Whether an input belongs to it."""
+        """Return whether an input belongs to it."""
         return number % self.count == self.index
 
     def overlaps(self, other: 'Shard') -> bool:
-        """Whether an input can belong to both."""
+        """Return whether an input can belong to both."""
         return (self.index - other.index) % math.gcd(self.count, other.count) == 0
 
 
@@ -64,8 +64,8 @@ EVERYTHING = Shard()
 
 
 @dataclass
-class Job:
-    """What all processes of an inference have in common.
+class InferenceJob:
+    """Describes the work that all processes of an inference share.
 
     Args:
         key (str): Identifies the inputs, the weights and the settings.
@@ -87,23 +87,23 @@ class Job:
 
     @property
     def has_detections(self) -> bool:
-        """Whether it ends in a file of detections; of a video, there are only pictures."""
+        """Return whether it ends in a file of detections; a video gives only pictures."""
         return self.task == 'detection' and self.images > 0
 
 
 def shard_files(out_dir: Path) -> dict[Path, Shard]:
-    """The files of all processes that have written to a folder, and which shares they are."""
+    """Return the files of all processes that have written to a folder, and their shares."""
     found = {path: NAME.fullmatch(path.name) for path in sorted((out_dir / FOLDER).glob('*'))}
     return {path: Shard(int(m[1]) - 1, int(m[2])) for path, m in found.items() if m}
 
 
 def is_unfinished(out_dir: Path) -> bool:
-    """Whether a folder has shards, which are deleted at the end."""
+    """Return whether a folder has shards, which are deleted at the end."""
     return bool(shard_files(out_dir))
 
 
 def delete_shards(out_dir: Path) -> None:
-    """Forget what was done."""
+    """Delete the records of what was done."""
     shutil.rmtree(out_dir / FOLDER, ignore_errors=True)
 
 
@@ -123,12 +123,14 @@ class Line(NamedTuple):
     content: bytes
 
 
-def read_lines(file: IO[bytes], job: Job | None = None) -> tuple[Job | None, Iterator[Line]]:
-    """The first line of a shard, and the others, without what a killed process left half-written.
+def read_lines(
+    file: IO[bytes], job: InferenceJob | None = None
+) -> tuple[InferenceJob | None, Iterator[Line]]:
+    """Return the first line of a shard and the others, without what a kill left half-written.
 
     Args:
         file (IO): The shard.
-        job (Job, optional): What it must be part of. Defaults to None, anything.
+        job (InferenceJob, optional): What it must be part of. Defaults to None, anything.
 
     Raises:
         UserError: If it is part of another job.
@@ -137,7 +139,7 @@ def read_lines(file: IO[bytes], job: Job | None = None) -> tuple[Job | None, Ite
     if not first.endswith(b'\n'):  # its process is just starting, or was killed then
         return job, iter(())
     try:
-        found = Job(**json.loads(first))
+        found = InferenceJob(**json.loads(first))
     except (TypeError, ValueError):
         raise UserError(f'{file.name} is damaged: delete it.') from None
     if job not in (None, found):
@@ -159,13 +161,13 @@ def _lines(file: IO[bytes], offset: int, inputs: int) -> Iterator[Line]:
 
 @contextmanager
 def open_journal(
-    out_dir: Path, job: Job, shard: Shard = EVERYTHING, retry: bool = False
+    out_dir: Path, job: InferenceJob, shard: Shard = EVERYTHING, retry: bool = False
 ) -> Iterator['Journal']:
-    """The journal of a process, which knows what all processes have done before.
+    """Open the journal of a process, which knows what all processes have done before.
 
     Args:
         out_dir (Path): The folder for results.
-        job (Job): The whole work.
+        job (InferenceJob): The whole work.
         shard (Shard): The share of this process. Defaults to everything.
         retry (bool): Whether to try again what was skipped. Defaults to False.
 
@@ -209,11 +211,11 @@ class Journal:
 
     Args:
         file (IO): Its file, open for appending.
-        job (Job): The whole work.
+        job (InferenceJob): The whole work.
         shard (Shard): The share of this process.
     """
 
-    def __init__(self, file: IO[bytes], job: Job, shard: Shard) -> None:
+    def __init__(self, file: IO[bytes], job: InferenceJob, shard: Shard) -> None:
         self.file, self.shard = file, shard
         self.done = bytearray(job.inputs)  # a byte for each input, also for those of others
         self.skipped: dict[int, tuple[str, str]] = {}  # number -> file, reason
@@ -239,15 +241,15 @@ class Journal:
         self.skipped.clear()
 
     def count(self) -> int:
-        """How many inputs are in this share."""
+        """Return how many inputs are in this share."""
         return len(range(self.shard.index, len(self.done), self.shard.count))
 
     def count_left(self) -> int:
-        """How many of them are not done."""
+        """Return how many of them are not done."""
         return self.done[self.shard.index :: self.shard.count].count(0)
 
     def left(self) -> Iterator[int]:
-        """The numbers of those that are not done."""
+        """Return the numbers of those that are not done."""
         share = range(self.shard.index, len(self.done), self.shard.count)
         return (number for number in share if not self.done[number])
 
@@ -268,7 +270,7 @@ class Journal:
 
 
 class Records:
-    """What all processes have noted, in the order of the inputs.
+    """Reads what all processes have noted, in the order of the inputs.
 
     Memory holds only where the lines are, 13 bytes for each input.
 
@@ -310,12 +312,12 @@ class Records:
         return int((self.file < 0).sum())
 
     def skipped(self) -> Iterator[tuple[str, str]]:
-        """The files that could not be used, with the reason."""
+        """Return the files that could not be used, with the reason."""
         records = self._read(np.flatnonzero(self.is_skipped))
         return ((record['file'], record['skipped']) for record in records)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """What was found in the others."""
+        """Yield what was found in the others."""
         return self._read(np.flatnonzero((self.file >= 0) & ~self.is_skipped))
 
     def _read(self, numbers: np.ndarray) -> Iterator[dict[str, Any]]:

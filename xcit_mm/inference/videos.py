@@ -1,15 +1,15 @@
-"""Reads videos and cameras, and writes videos."""
+"""Draws predictions in videos and in what cameras record."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
-import mmcv
 import numpy as np
+from rich.progress import Progress
 
-from xcit_mm_runtime.inputs import Source
+from xcit_mm_runtime.inputs import MediaSource
+from xcit_mm_runtime.predict import FilePredictor, Skipped
 
 from ..errors import UserError
 
@@ -17,54 +17,53 @@ from ..errors import UserError
 DEFAULT_FPS = 25.0
 
 
-class Video(NamedTuple):
-    """What is known about a video.
+def draw_video(predict: FilePredictor, source: MediaSource, name: str, progress: Progress) -> None:
+    """Write a video with predictions drawn; Ctrl-C ends the video of a camera.
 
     Args:
-        frames (Iterator): Its frames as BGR.
-        length (int, optional): How many; None for a camera.
-        fps (float): Frames per second.
-        size (tuple[int, int]): Width and height.
+        predict (FilePredictor): The model, and the folder for results.
+        source (MediaSource): A file or a camera.
+        name (str): Name of the new video, without its ending.
+        progress (Progress): Shows how far it is.
+
+    Raises:
+        Skipped: If it cannot be read.
     """
-
-    frames: Iterator[np.ndarray]
-    length: int | None
-    fps: float
-    size: tuple[int, int]
-
-
-def open_video(source: Source) -> Video | None:
-    """Open a file or a camera; None if that is impossible."""
-    if isinstance(source, str):
-        reader = mmcv.VideoReader(source)
-        video = Video(iter(reader), reader.frame_cnt, reader.fps or DEFAULT_FPS, reader.resolution)
-        return video if reader.opened else None
-    camera = cv2.VideoCapture(source)
-    if not camera.isOpened():
-        return None
-    size = tuple(int(camera.get(p)) for p in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
-    fps = camera.get(cv2.CAP_PROP_FPS) or DEFAULT_FPS
-    return Video(_frames(camera), None, fps, (size[0], size[1]))
+    video = cv2.VideoCapture(source)
+    if not video.isOpened():
+        raise Skipped('cannot be read')
+    is_camera = isinstance(source, int)
+    length = None if is_camera else video.get(cv2.CAP_PROP_FRAME_COUNT)
+    fps = video.get(cv2.CAP_PROP_FPS) or DEFAULT_FPS
+    frames = progress.track(read_frames(video), total=length, description=name)
+    with write_video(predict.out_dir / 'vis' / f'{name}.mp4', fps) as write:
+        try:
+            for frame in frames:
+                write(predict.draw(frame, predict.predict(frame), is_frame=True))
+        except KeyboardInterrupt:
+            if not is_camera:
+                raise
 
 
-def _frames(camera: cv2.VideoCapture) -> Iterator[np.ndarray]:
+def read_frames(video: cv2.VideoCapture) -> Iterator[np.ndarray]:
+    """Yield the frames of a video as BGR."""
     try:
-        while True:
-            is_read, frame = camera.read()
-            if not is_read:
-                return
+        while (frame := video.read()[1]) is not None:
             yield frame
     finally:
-        camera.release()
+        video.release()
 
 
 @contextmanager
-def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that adds a frame to a new MP4, which gets its name only when it is complete.
+def write_video(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """Write an MP4, which gets its name only when it is complete.
 
     Args:
         path (Path): The file.
-        video (Video): Gives the frame rate. All frames are as large as the first one.
+        fps (float): Frames per second.
+
+    Yields:
+        callable: Adds a frame; all are as large as the first one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # OpenCV chooses the format by the ending.
@@ -75,7 +74,7 @@ def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], No
         nonlocal count
         if not count:
             size = (frame.shape[1], frame.shape[0])
-            writer.open(str(unfinished), cv2.VideoWriter.fourcc(*'mp4v'), video.fps, size)
+            writer.open(str(unfinished), cv2.VideoWriter.fourcc(*'mp4v'), fps, size)
         writer.write(frame)
         count += 1
 
@@ -83,7 +82,7 @@ def video_writer(path: Path, video: Video) -> Iterator[Callable[[np.ndarray], No
         yield write
         writer.release()
         # OpenCV does not report errors.
-        if count and mmcv.VideoReader(str(unfinished)).frame_cnt != count:
+        if cv2.VideoCapture(str(unfinished)).get(cv2.CAP_PROP_FRAME_COUNT) != count:
             raise UserError(f'{path} could not be written. Is the disk full?')
         unfinished.replace(path)
     finally:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from rich.progress import Progress, TaskID, TimeElapsedColumn
 
 from xcit_mm_runtime import coco
-from xcit_mm_runtime.files import replacing, write_png
+from xcit_mm_runtime.files import write_png
 from xcit_mm_runtime.inputs import find_images
 from xcit_mm_runtime.progress import progress_bar
 from xcit_mm_runtime.results import Detections
@@ -119,21 +119,19 @@ def detect_large(
     if lacking := [path for path, i in zip(paths, ids.images, strict=True) if i is None]:
         raise UserError(f'{lacking[0]} is not in the annotation file of --ann-file.')
     classes, palette = (model.dataset_meta[key] for key in ('classes', 'palette'))
-    annotations, images = [], []
+    records = []
     with _progress() as report:
         for number, path in zip(cast(Sequence[int], ids.images), paths, strict=True):
             image = open_image(path, scale)
             found = detect_windows(model, image, window, overlap, report)
             boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
             result = Detections(boxes, scores, labels, None, classes, palette)
-            annotations += coco.annotations(result, number, ids.categories)
-            images.append(coco.image_entry(number, path, image.shape))
+            records.append(coco.record(result, number, path, image.shape, ids.categories))
             if score_thr is not None:
                 picture, step = read_preview(image)
                 small = replace(result, boxes=boxes / step)
                 write_png(out.parent / 'vis' / f'{path.stem}.png', small.draw(picture, score_thr))
-    with replacing(out) as unfinished, unfinished.open('w') as file:
-        coco.write_predictions(file, ids.meaning, ids.categories, annotations, images)
+    coco.write_predictions(out, ids.meaning, ids.categories, records)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from mmengine.model.weight_init import trunc_normal_
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .fast import Execution, anatomy, choose_execution
+from .fast import Execution, choose_execution, fingerprint
 from .layers import ClassAttentionLayer
 from .layers.xcit_layer import LAYER_NORM_EPS
 from .trunk import XCiTTrunk
@@ -57,7 +57,7 @@ class XCiTClassifier(XCiTTrunk):
         )
         self.norm = nn.LayerNorm(self.embed_dims, eps=LAYER_NORM_EPS)
         self.head = nn.Linear(self.embed_dims, num_classes) if num_classes else nn.Identity()
-        self.as_built = anatomy(self)
+        self.as_built = fingerprint(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""

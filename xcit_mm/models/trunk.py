@@ -59,7 +59,7 @@ class XCiTTrunk(BaseModule):
         self.recompute_ffn = recompute_ffn
         self.attention = attention
         self.fast = fast
-        self.as_built: list[tuple] = []  # the anatomy, set once all parts exist
+        self.as_built: list[tuple] = []  # its fingerprint, set once all parts exist
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
         self.layers = nn.ModuleList(

@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .fast import anatomy, choose_execution
+from .fast import choose_execution, fingerprint
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
 from .variants import resolve_levels, resolve_variant, translate_released
@@ -114,7 +114,7 @@ class XCiT(XCiTTrunk):
         # Layers after the last feature would get no gradients.
         del self.layers[out_indices[-1] + 1 :]
         self.pyramid = Pyramid(self.embed_dims, patch_size, strides, norm_cfg) if pyramid else None
-        self.as_built = anatomy(self)
+        self.as_built = fingerprint(self)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Extract features.

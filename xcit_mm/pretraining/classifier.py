@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from ..weights import CheckpointError, read_weights, unwrap
-from .extras import import_timm
+from .transforms import import_timm
 
 
 @MODELS.register_module()

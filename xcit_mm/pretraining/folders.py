@@ -7,10 +7,10 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from xcit_mm_runtime.coco import read_coco
 from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
-from ..datasets.check import DataError, Problem
-from ..datasets.check.coco import read_coco
+from ..datasets.problems import DataError
 
 # How many files are tried in place of one that cannot be read.
 TRIALS = 100
@@ -139,9 +139,10 @@ class CocoObjects(BaseDataset):
 
     def load_data_list(self) -> list[dict]:
         """Return one dict per object, with ``img_path``, ``gt_label`` and ``crop`` (x, y, x, y)."""
-        content = read_coco(self.ann_file)
-        if isinstance(content, Problem):
-            raise DataError(str(content))
+        try:
+            content = read_coco(self.ann_file)
+        except ValueError as error:
+            raise DataError(f'{self.ann_file}: {error}') from None
         categories = {category['id']: category['name'] for category in content['categories']}
         names = self._metainfo.get('classes') or tuple(categories.values())
         self._metainfo['classes'] = tuple(names)

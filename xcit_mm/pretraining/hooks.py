@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from xcit_mm_runtime.text import join_some
 
-from ..datasets.check import DataError
+from ..datasets.problems import DataError
 from ..weights.convert import DESCRIPTION
 from ..weights.formats import recognize, structure
 

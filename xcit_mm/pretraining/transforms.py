@@ -3,6 +3,7 @@
 Crops are for images with any number of channels: many random ones for DINO, one for evaluation.
 """
 
+import importlib
 from collections.abc import Sequence
 from logging import WARNING
 from typing import Any
@@ -15,14 +16,26 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import Tensor
 
-from .extras import import_timm
-
 # ImageNet's, for images in 0...1.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 RATIO = (3 / 4, 4 / 3)
 # Of the changes of color: twice that makes brightness 0.2...1.8 of what it was.
 MAX_STRENGTH = 2.0
+
+
+def import_timm(module: str) -> Any:
+    """Import a module of timm, an extra that is imported where it is used.
+
+    Args:
+        module (str): Its name, such as ``timm.data``.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'pre-training needs {error.name}: pip install timm', name=error.name
+        ) from error
 
 
 def to_tensor(image: np.ndarray) -> Tensor:

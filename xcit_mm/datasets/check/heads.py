@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from xcit_mm_runtime.text import join_some
+
 from ...errors import UserError
 
 # Heads whose classes are not the dataset's: regions are objects or not, semantic branches have
 # classes of their own, and re-identification has one class per person.
 OTHER_CLASSES = ('rpn', 'semantic', 'panoptic', 'reid', 'track')
-MAX_NAMES = 12
 
 
 def check_heads(model: nn.Module, config: Any, metainfo: dict[str, Any], what: str) -> None:
@@ -33,32 +34,21 @@ def check_heads(model: nn.Module, config: Any, metainfo: dict[str, Any], what: s
     # A panoptic dataset's heads are for things, stuff or both.
     if classes is None or 'thing_classes' in metainfo:
         return
-    check_names(classes, what)
     count = len(classes)
-    wrong = {name: head.num_classes for name, head in heads(model) if not fits(head, count)}
+    wrong = {name: head.num_classes for name, head in class_heads(model) if not _fits(head, count)}
     if not wrong:
         return
     found = ', '.join(f'{name} {number}' for name, number in wrong.items())
-    names = ', '.join(map(str, classes[:MAX_NAMES])) + (', ...' if count > MAX_NAMES else '')
     raise UserError(
-        f'The {what} has {count} classes ({names}), but heads of the model have another number: '
-        f'{found}. Set in your config:\n\n  {cure(wrong, config, count)}\n\n'
-        'If the heads are right, name your classes in the dataset: metainfo=dict(classes=(...)). '
-        'To use both as they are, set check_classes = False.'
+        f'The {what} has {count} classes ({join_some(classes, 12)}), but heads of the model have '
+        f'another number: {found}. Set in your config:\n\n  {suggest_fix(wrong, config, count)}'
+        '\n\nIf the heads are right, name your classes in the dataset: '
+        'metainfo=dict(classes=(...)). To use both as they are, set check_classes = False.'
     )
 
 
-def check_names(classes: Any, what: str) -> None:
-    """Raise a UserError if the classes are one string, which would be read letter by letter."""
-    if isinstance(classes, str):
-        raise UserError(
-            f'The classes of the {what} are the string {classes!r}, and a tuple is needed. For a '
-            f'single class, mind the comma: metainfo = dict(classes=({classes!r},))'
-        )
-
-
-def heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The heads of a model that predict the classes of its dataset, with their names."""
+def class_heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the heads of a model that predict the classes of its dataset, with their names."""
     for name, module in model.named_modules():
         parts = [part for part in name.split('.') if part != 'module']  # of wrappers
         own = [part for part in parts if not part.isdecimal()]
@@ -74,15 +64,14 @@ def heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield '.'.join(parts), module
 
 
-def fits(head: Any, count: int) -> bool:
-    """Whether a head can predict that many classes."""
+def _fits(head: Any, count: int) -> bool:
     # One output tells two classes apart.
     is_binary = count == 2 and getattr(head, 'out_channels', None) == 1
     return head.num_classes == count or is_binary
 
 
-def cure(names: Iterable[str], config: Any, count: int) -> str:
-    """The line that sets the number of classes of heads in a config.
+def suggest_fix(names: Iterable[str], config: Any, count: int) -> str:
+    """Return the line of a config that sets the number of classes of heads.
 
     Args:
         names (Iterable[str]): The heads.
@@ -92,7 +81,8 @@ def cure(names: Iterable[str], config: Any, count: int) -> str:
     tree: dict[str, Any] = {}
     for name in names:
         node, at = tree, config.get('module', config)  # of test-time augmentation
-        *outer, last = _path(name)
+        # Lists of heads are written as a whole, and a cascade makes several heads of one dict.
+        *outer, last = [part for part in name.split('.') if not part.isdecimal()]
         for part in outer:
             node, at = node.setdefault(part, {}), (at or {}).get(part)
         if isinstance((at or {}).get(last), (list, tuple)):
@@ -101,11 +91,6 @@ def cure(names: Iterable[str], config: Any, count: int) -> str:
         else:
             node[last] = {'num_classes': count}
     return f'model = {_as_code(tree)}'
-
-
-def _path(name: str) -> list[str]:
-    # Lists of heads are written as a whole, and a cascade makes several heads of one dict.
-    return [part for part in name.split('.') if not part.isdecimal()]
 
 
 def _as_code(node: Any) -> str:

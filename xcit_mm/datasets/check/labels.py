@@ -1,26 +1,26 @@
-"""Checks label PNGs of semantic segmentation, as the pipeline reads them."""
+"""Checks label images of semantic segmentation, as the pipeline reads them."""
 
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from xcit_mm_runtime.text import join_some
+
 from ...configs import nested_dicts
-from .problems import Problem
-
-# Pillow's modes with one channel of at most 8 bits. mmseg converts any other mode to that.
-ONE_BYTE_MODES = ('1', 'L', 'P')
-VALUES_SHOWN = 8
+from ..folders import contents_of, label_endings, stem_of
+from ..problems import Problem
 
 
-class Labels(NamedTuple):
-    """What the labels of a dataset may be.
+class LabelRules(NamedTuple):
+    """Which labels a dataset allows, as the pipeline returns them.
 
     Args:
-        classes (int): The number of its classes.
+        classes (int): The number of its classes, which are numbered from 0.
         ignored (int): The label that is ignored.
-        reduced (bool): Whether 0 is ignored and classes start at 1.
+        reduced (bool): Whether files number the classes from 1, and 0 is ignored.
     """
 
     classes: int
@@ -28,13 +28,82 @@ class Labels(NamedTuple):
     reduced: bool
 
     @classmethod
-    def of(cls, dataset: Any) -> 'Labels':
+    def of(cls, dataset: Any) -> 'LabelRules':
         classes = len(dataset.metainfo['classes'])
         return cls(classes, dataset.ignore_index, dataset.reduce_zero_label)
 
 
-def contradiction(dataset: Any, pipeline: Any) -> Problem | None:
-    """The problem of a dataset whose pipeline counts classes from another number, if it does.
+def check_label(
+    info: dict[str, Any], rules: LabelRules, image_size: tuple[int, int], used: np.ndarray
+) -> list[Problem]:
+    """Find problems in the labels of an image.
+
+    Args:
+        info (dict): An entry of the dataset's ``load_data_list``.
+        rules (LabelRules): What they may be.
+        image_size (tuple[int, int]): Height and width of the decoded image.
+        used (np.ndarray): Set to true at the values of the labels.
+    """
+    from mmseg.datasets.transforms import LoadAnnotations
+
+    path = info['seg_map_path']
+    if not os.path.isfile(path):
+        return [Problem('label: missing', path)]
+    try:
+        labels = LoadAnnotations()({**info, 'seg_fields': []})['gt_seg_map']
+    except Exception as error:  # a damaged file can raise anything
+        return [Problem('label: unreadable', path, str(error))]
+    used[labels] = True
+    problem = check_loaded_label(labels, path, rules, image_size)
+    return [problem] if problem else []
+
+
+def check_loaded_label(
+    labels: np.ndarray, path: str, rules: LabelRules, image_size: tuple[int, int]
+) -> Problem | None:
+    """Return the problem of labels that a pipeline loaded, if there is one.
+
+    Args:
+        labels (np.ndarray): The labels, of 8 bits.
+        path (str): Their file.
+        rules (LabelRules): What they may be.
+        image_size (tuple[int, int]): Height and width of the image.
+    """
+    if labels.ndim < 2:
+        return Problem('label: unreadable', path, 'mmseg cannot read a single row or column')
+    if labels.ndim > 2:
+        detail = f'{labels.shape[2]} channels, not one with class numbers'
+        return Problem('label: colors', path, detail)
+    if labels.shape != tuple(image_size):
+        (height, width), (image_height, image_width) = labels.shape, image_size
+        detail = f'{width} x {height} pixels; its image has {image_width} x {image_height}'
+        return Problem('label: other size', path, detail)
+    if os.path.isfile(path):
+        with Image.open(path) as image:
+            largest = np.asarray(image).max() if image.mode.startswith(('I', 'F')) else 0
+        if largest > 255:
+            detail = f'up to {largest}, but mmseg keeps only the last 8 bits'
+            return Problem('label: out of range', path, detail)
+    unknown = np.unique(labels[(labels >= rules.classes) & (labels != rules.ignored)])
+    return (
+        Problem('label: out of range', path, _describe_unknown(unknown, rules))
+        if len(unknown)
+        else None
+    )
+
+
+def _describe_unknown(values: np.ndarray, rules: LabelRules) -> str:
+    first = int(rules.reduced)
+    stored = [value + first for value in values.tolist()]
+    zero = '' if rules.reduced else 'if 0 means unlabeled, set reduce_zero_label=True; '
+    return (
+        f'the file has {join_some(stored, 8)}; the config names {rules.classes} classes, {first} '
+        f'to {first + rules.classes - 1}; {zero}to ignore a value, list it in void of LabelFolder'
+    )
+
+
+def check_reduce_zero_label(dataset: Any, pipeline: Any) -> Problem | None:
+    """Return the problem that a pipeline counts classes from another number than its dataset.
 
     Args:
         dataset (BaseDataset): The dataset. Those of detectors have no such setting.
@@ -54,8 +123,39 @@ def contradiction(dataset: Any, pipeline: Any) -> Problem | None:
     return None
 
 
-def never_used(dataset: Any, used: np.ndarray) -> list[Problem]:
-    """The problem of classes that no label has, unless the classes are those of a public dataset.
+def check_any_label(dataset: Any, infos: list[dict]) -> Problem | None:
+    """Return the problem of a dataset if none of its images has a label.
+
+    Args:
+        dataset (BaseSegDataset): The dataset.
+        infos (list[dict]): The entries of its ``load_data_list``.
+    """
+    folder = dataset.data_prefix.get('seg_map_path')
+    # Folders elsewhere than on this machine's disk are not looked into.
+    if not folder or not os.path.isdir(folder):
+        return None
+    if any(os.path.isfile(info['seg_map_path']) for info in infos):
+        return None
+    image_folder = dataset.data_prefix.get('img_path') or ''
+    images = [Path(os.path.relpath(info['img_path'], image_folder)).as_posix() for info in infos]
+    stems = [stem_of(name, dataset.img_suffix) or name for name in images]
+    labels = (path.relative_to(folder).as_posix() for path in Path(folder).rglob('*.*'))
+    detail = f'no label has the name of an image and ends in {either(dataset.seg_map_suffix)}; '
+    if endings := label_endings(stems, labels):
+        detail += f'the labels there end in {either(endings[:3])}. '
+        detail += f'Set seg_map_suffix={endings[0]!r}'
+    else:
+        detail += f'the folder has {contents_of(Path(folder))}, and none has the name of an image'
+    return Problem('dataset: no labels', str(folder), detail)
+
+
+def either(suffixes: str | tuple[str, ...] | list[str]) -> str:
+    """Return suffixes as words of a message."""
+    return suffixes if isinstance(suffixes, str) else ' or '.join(suffixes)
+
+
+def find_unused_classes(dataset: Any, used: np.ndarray) -> list[Problem]:
+    """Find classes that no label has, unless the classes are those of a public dataset.
 
     Args:
         dataset (BaseSegDataset): The dataset.
@@ -69,69 +169,17 @@ def never_used(dataset: Any, used: np.ndarray) -> list[Problem]:
     return [Problem('label: class never used', str(folder), f'no pixel has {", ".join(unused)}')]
 
 
-def check_label(
-    info: dict[str, Any], allowed: Labels, image_size: tuple[int, int], used: np.ndarray
-) -> list[Problem]:
-    """Find problems in the labels of an image.
+def orphan_labels(dataset: Any, infos: list[dict]) -> list[Problem]:
+    """Find labels without an image. A list of names may leave out some on purpose.
 
     Args:
-        info (dict): An entry of the dataset's ``load_data_list``.
-        allowed (Labels): What they may be.
-        image_size (tuple[int, int]): Height and width of the decoded image.
-        used (np.ndarray): Set to true at the values of the labels.
+        dataset (BaseSegDataset): The dataset.
+        infos (list[dict]): The entries of its ``load_data_list``.
     """
-    from mmseg.datasets.transforms import LoadAnnotations
-
-    path = info['seg_map_path']
-    if not os.path.isfile(path):
-        return [Problem('label: missing', path)]
-    if 1 in image_size:
-        return [Problem('label: unreadable', path, 'mmseg cannot read a single row or column')]
-    try:
-        labels = LoadAnnotations()({**info, 'seg_fields': []})['gt_seg_map']
-    except Exception as error:  # a damaged file can raise anything
-        return [Problem('label: unreadable', path, str(error))]
-    problem = wrong_labels(labels, path, allowed, image_size)
-    used[labels] = True
-    return [problem] if problem else []
-
-
-def wrong_labels(
-    labels: np.ndarray, path: str, allowed: Labels, image_size: tuple[int, int]
-) -> Problem | None:
-    """The problem of labels that were loaded from a file, if there is one."""
-    with Image.open(path) as image:
-        mode = image.mode
-        largest = np.asarray(image).max() if mode.startswith(('I', 'F')) else None
-    if labels.ndim != 2 or (mode not in ONE_BYTE_MODES and largest is None):
-        return Problem('label: colors', path, f'mode {mode}, not one channel with class numbers')
-    if labels.shape != tuple(image_size):
-        (height, width), (image_height, image_width) = labels.shape, image_size
-        detail = f'{width} x {height} pixels; its image has {image_width} x {image_height}'
-        return Problem('label: other size', path, detail)
-    if largest is not None and largest > 255:
-        detail = f'up to {largest}, but mmseg keeps only the last 8 bits'
-        return Problem('label: out of range', path, detail)
-    values = np.unique(labels[labels != allowed.ignored])
-    unknown = values[values >= allowed.classes]
-    return (
-        Problem('label: out of range', path, _unknown(unknown, allowed)) if len(unknown) else None
-    )
-
-
-def _unknown(values: np.ndarray, allowed: Labels) -> str:
-    first = int(allowed.reduced)
-    numbers = [value + first for value in values.tolist()]
-    stored = ', '.join(map(str, numbers))
-    few = len(numbers) <= VALUES_SHOWN
-    shown = stored if few else f'{len(numbers)} values from {numbers[0]} to {numbers[-1]}'
-    detail = (
-        f'the file has {shown}; the config names {allowed.classes} classes, {first} to '
-        f'{first + allowed.classes - 1}'
-    )
-    if not few:
-        return detail
-    void = f"to ignore {stored}, use type='LabelFolder' with void=({stored},)"
-    if values.tolist() == [allowed.classes] and not allowed.reduced:
-        return f'{detail}. If 0 means unlabeled, set reduce_zero_label=True; {void}'
-    return f'{detail}; {void}'
+    folder, suffix = dataset.data_prefix.get('seg_map_path'), dataset.seg_map_suffix
+    if not folder or dataset.ann_file:
+        return []
+    suffixes = tuple(s.lower() for s in ([suffix] if isinstance(suffix, str) else suffix))
+    used = {Path(info[key]) for info in infos for key in ('img_path', 'seg_map_path')}
+    there = [path for path in Path(folder).rglob('*') if path.name.lower().endswith(suffixes)]
+    return [Problem('label: without image', str(p)) for p in sorted(there) if p not in used]

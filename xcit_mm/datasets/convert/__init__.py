@@ -1,5 +1,5 @@
 """Converts folders in the formats of Pascal VOC and YOLO to COCO's, with checks on the way."""
 
-from .run import Converted, convert_folder, find_format
+from .to_coco import Converted, convert_folder, find_format
 
 __all__ = ['Converted', 'convert_folder', 'find_format']

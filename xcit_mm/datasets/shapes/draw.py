@@ -51,7 +51,7 @@ class Scene:
 
 
 def outline(label: int) -> np.ndarray:
-    """The outline of a class around the origin, with a radius of about 1, (N, 2)."""
+    """Return the outline of a class around the origin, with a radius of about 1, (N, 2)."""
     name = CLASSES[label]
     if name == 'disc':
         return 0.9 * _on_circle(np.linspace(0, 2 * np.pi, 48, endpoint=False))
@@ -71,7 +71,7 @@ def _on_circle(angle: np.ndarray) -> np.ndarray:
 
 
 def draw_scene(rng: np.random.Generator, height: int, width: int, negatives: float = 0.0) -> Scene:
-    """A scene with a background and, mostly, some shapes.
+    """Draw a scene with a background and, mostly, some shapes.
 
     Args:
         rng (np.random.Generator): The source of all randomness.
@@ -112,7 +112,7 @@ def _hides_none(scene: Scene, mask: np.ndarray) -> bool:
 
 
 def _radius(rng: np.random.Generator, height: int, width: int) -> float:
-    """A random radius: small ones are as likely as large ones."""
+    """Return a random radius: small ones are as likely as large ones."""
     return float(np.exp(rng.uniform(np.log(0.19), np.log(0.34)))) * min(height, width)
 
 
@@ -175,7 +175,7 @@ def _paint_crowd(rng: np.random.Generator, scene: Scene) -> None:
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A gradient, and on most images stripes, a checkerboard or blobs on it."""
+    """Draw a gradient, and on most images stripes, a checkerboard or blobs on it."""
     color = rng.uniform(20, 110, 3)
     image = color + _gradient(rng, height, width, rng.uniform(0, 60))[..., None]
     tint = rng.uniform(-1, 1, 3) * rng.uniform(10, 35)

@@ -13,8 +13,11 @@ from typing import Any
 import cv2
 import numpy as np
 from filelock import FileLock
-from rich.progress import Progress
 
+from xcit_mm_runtime.files import check_new
+from xcit_mm_runtime.progress import track
+
+from ...errors import UserError
 from .draw import CLASSES, Scene, Shape, draw_scene
 
 # split -> names of its folders in COCO and in ADE20k
@@ -42,6 +45,9 @@ def make_shapes(
         negatives (float): Fraction of the images that are negatives: dark shapes on light grounds.
             Then only the whole image tells shape from ground. Defaults to 0.
         overwrite (bool): Whether an existing folder is replaced. Defaults to False.
+
+    Raises:
+        UserError: If the folder exists.
     """
     root = Path(root)
     if min(train, val) < 1 or size < 32 or seed < 0 or not 0 <= negatives <= 1:
@@ -49,22 +55,17 @@ def make_shapes(
             'train and val must be at least 1, size at least 32, seed at least 0, negatives from '
             '0 to 1'
         )
-    if root.exists() and not overwrite:
-        raise FileExistsError(f'{root} already exists')
+    check_new(root, overwrite)
     unfinished = root.with_name(root.name + '.unfinished')
     shutil.rmtree(unfinished, ignore_errors=True)
-    counts = {'train': train, 'val': val}
-    with Progress() as progress:
-        task = progress.add_task('drawing shapes', total=train + val)
-        for number, (split, count) in enumerate(counts.items()):
-            writer = _SplitWriter(unfinished, split)
-            for index in range(count):
-                # Each image has its own random stream, so their order does not matter.
-                rng = np.random.default_rng([seed, number, index])
-                height, width = _image_size(rng, size)
-                writer.add(index, draw_scene(rng, height, width, negatives))
-                progress.advance(task)
-            writer.close()
+    for number, (split, count) in enumerate({'train': train, 'val': val}.items()):
+        writer = _SplitWriter(unfinished, split)
+        for index in track(range(count), f'drawing shapes for {split}'):
+            # Each image has its own random stream, so their order does not matter.
+            rng = np.random.default_rng([seed, number, index])
+            height, width = _image_size(rng, size)
+            writer.add(index, draw_scene(rng, height, width, negatives))
+        writer.close()
     spec = {'train': train, 'val': val, 'size': size, 'seed': seed, 'negatives': negatives}
     (unfinished / SPEC_FILE).write_text(json.dumps(spec) + '\n', encoding='utf-8')
     if root.exists():
@@ -77,6 +78,9 @@ def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
     """Make a dataset unless it exists with these arguments; see :func:`make_shapes`.
 
     Processes that start together wait for the one that makes it.
+
+    Raises:
+        UserError: If it exists with other arguments.
     """
     root = Path(root)
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +88,11 @@ def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
         if not root.exists():
             return make_shapes(root, **spec)
         path = root / SPEC_FILE
-        found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
-        wanted = {'negatives': 0.0, **spec}
-        if found is None or any(
-            {'negatives': 0.0, **found}.get(key) != value for key, value in wanted.items()
-        ):
-            raise FileExistsError(
+        found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
+        # The first versions drew no negatives.
+        made, wanted = {'negatives': 0.0, **found}, {'negatives': 0.0, **spec}
+        if any(made.get(key) != value for key, value in wanted.items()):
+            raise UserError(
                 f'{root} exists, but was made with {found}, not {spec}. Remove it, or choose '
                 'another folder.'
             )
@@ -98,9 +101,8 @@ def ensure_shapes(root: str | os.PathLike, **spec: Any) -> Path:
 
 def _image_size(rng: np.random.Generator, size: int) -> tuple[int, int]:
     longer = size * 5 // 4
-    return ((size, size), (size, size), (size, size), (size, size), (size, longer), (longer, size))[
-        rng.integers(6)
-    ]
+    sizes = [*[(size, size)] * 4, (size, longer), (longer, size)]
+    return sizes[rng.integers(6)]
 
 
 class _SplitWriter:
@@ -113,22 +115,18 @@ class _SplitWriter:
         self.coco_file = root / 'coco' / 'annotations' / f'instances_{coco_name}.json'
         self.ade_images = root / 'ade' / 'images' / ade_name
         self.ade_labels = root / 'ade' / 'annotations' / ade_name
-        for folder in (
-            self.coco_images,
-            self.coco_file.parent,
-            self.ade_images,
-            self.ade_labels,
-        ):
+        folders = (self.coco_images, self.coco_file.parent, self.ade_images, self.ade_labels)
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         self.images: list[dict] = []
         self.annotations: list[dict] = []
 
     def add(self, index: int, scene: Scene) -> None:
         height, width = scene.image.shape[:2]
-        name = f'{index + 1:012d}.jpg'
+        image_id = index + 1
+        name = f'{image_id:012d}.jpg'
         encoded = cv2.imencode('.jpg', scene.image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
         (self.coco_images / name).write_bytes(encoded)
-        image_id = index + 1
         self.images.append({'id': image_id, 'file_name': name, 'height': height, 'width': width})
         for shape in scene.shapes:
             annotation = {'id': len(self.annotations) + 1, 'image_id': image_id}
@@ -164,7 +162,7 @@ def _annotation(shape: Shape) -> dict[str, Any]:
 
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:
-    """Outlines of the visible parts; in COCO's polygons pixel (x, y) covers x...x + 1."""
+    """Return outlines of the visible parts; in COCO's polygons pixel (x, y) covers x...x + 1."""
     enlarged = cv2.resize(mask.astype(np.uint8), None, fx=4, fy=4, interpolation=cv2.INTER_NEAREST)
     contours, _ = cv2.findContours(enlarged, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     polygons = []
@@ -180,7 +178,7 @@ def _polygons(mask: np.ndarray) -> list[list[float]]:
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Uncompressed run lengths, for crowds: column by column, starting with zeros."""
+    """Return uncompressed run lengths, for crowds: column by column, starting with zeros."""
     flat = np.asfortranarray(mask).ravel(order='F')
     changes = np.flatnonzero(np.diff(flat)) + 1
     counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
@@ -190,7 +188,7 @@ def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
 
 
 def label_image(scene: Scene) -> np.ndarray:
-    """The label PNG: outlines of shapes and crowds are unlabeled, the rest has a class."""
+    """Return the label PNG: outlines of shapes and crowds are unlabeled, the rest has a class."""
     labels = np.ones(scene.image.shape[:2], np.uint8)
     for shape in scene.shapes:
         labels[shape.mask] = 0 if shape.is_crowd else shape.label + 2

@@ -12,7 +12,7 @@ from .covariance import (
     shift_origin,
     statistics,
 )
-from .execution import Execution, anatomy, choose_execution, is_changed
+from .execution import Execution, choose_execution, fingerprint, is_changed
 from .feed_forward import feed_forward_residual
 from .layout import map_to_tokens, tokens_to_map
 from .lpi import HALO
@@ -33,12 +33,12 @@ __all__ = [
     'StemRows',
     'add_branch',
     'add_positions',
-    'anatomy',
     'assume',
     'attention_from_statistics',
     'choose_execution',
     'covariance_xca',
     'feed_forward_residual',
+    'fingerprint',
     'has_fixed_statistics',
     'is_batch_norm',
     'is_changed',

@@ -98,10 +98,10 @@ def is_changed(trunk: 'XCiTTrunk') -> bool:
     parts = (getattr(trunk, name, None) for name in _PARTS)
     if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
         return True  # a subclass has its own
-    return anatomy(trunk) != trunk.as_built
+    return fingerprint(trunk) != trunk.as_built
 
 
-def anatomy(trunk: 'XCiTTrunk') -> list[tuple]:
+def fingerprint(trunk: 'XCiTTrunk') -> list[tuple]:
     """Describe the modules that the fast executions replace, one entry per module.
 
     It changes as soon as a module is hooked, wrapped, parametrized, or replaced by one of another

@@ -1,5 +1,5 @@
-# BCCD, photographs of blood cells. docs/real_data.md says where it comes from; xcit-mm convert-data
-# writes its COCO files.
+# BCCD, photographs of blood cells. docs/studies/real_data.md says where it comes from;
+# xcit-mm convert-data writes its COCO files.
 _base_ = 'mmdet::_base_/datasets/coco_detection.py'
 
 data_root = 'data/bccd/'

@@ -1,4 +1,4 @@
-# CamVid, street scenes. docs/real_data.md says where it comes from.
+# CamVid, street scenes. docs/studies/real_data.md says where it comes from.
 _base_ = 'mmseg::_base_/datasets/ade20k.py'
 
 crop_size = (224, 288)

@@ -1,9 +1,14 @@
-"""What can be wrong with a dataset, and what a run does about it."""
+"""All kinds of problems that a dataset can have, and the report that lists those found."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
+from typing import Any
 
-from ...errors import UserError
+from ..errors import UserError
+from ..tables import format_table
 
+# Files of each kind of problem that are printed.
+EXAMPLES = 3
 # mmdet leaves such objects out of training; pycocotools evaluates against all of the file.
 SKIPPED = 'training skips the object, but evaluation still counts it'
 # kind -> what happens in training and testing. Errors stop a run or corrupt the training.
@@ -65,8 +70,9 @@ CHANGED = {
     'changed: clipped': 'the box reached over the border and was cut off there',
     'changed: other size': "the file states another size than the image has; the image's is used",
     'changed: no labels': 'there is no file of labels; kept as an image without objects',
-    'changed: in several splits': 'kept in all of them; results on it are too good',
+    'changed: in several splits': 'kept in all of them; leakage between splits inflates results',
 }
+KINDS = ERRORS | LEFT_OUT | NOTES | CHANGED
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ class Problem:
     """One thing that is wrong with one file.
 
     Args:
-        kind (str): A key of one of the dicts above.
+        kind (str): A key of :data:`KINDS`.
         file (str): The file.
-        detail (str): What and where. Defaults to ''.
+        detail (str): What and where. Defaults to '', what the kind says.
     """
 
     kind: str
@@ -84,11 +90,12 @@ class Problem:
     detail: str = ''
 
     @property
-    def is_error(self) -> bool:
-        return self.kind in ERRORS or self.kind in LEFT_OUT
+    def severity(self) -> str:
+        """``error`` if it stops a run or loses data, else ``note``."""
+        return 'error' if self.kind in ERRORS or self.kind in LEFT_OUT else 'note'
 
     def __str__(self) -> str:
-        return f'{self.file}: {self.detail or (ERRORS | LEFT_OUT | NOTES | CHANGED)[self.kind]}'
+        return f'{self.file}: {self.detail or KINDS[self.kind]}'
 
 
 class DataError(UserError):
@@ -97,3 +104,52 @@ class DataError(UserError):
     def __str__(self) -> str:
         # A worker process of a data loader prepends its stack trace.
         return super().__str__().rpartition(f'{type(self).__name__}: ')[2].strip()
+
+
+@dataclass
+class CheckReport:
+    """What was checked or converted, and the problems that were found.
+
+    Args:
+        splits (list[str]): The splits that were looked at.
+        images (int): The number of images that were decoded. Defaults to 0.
+        problems (list[Problem]): The problems. Defaults to none.
+    """
+
+    splits: list[str]
+    images: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def errors(self) -> int:
+        """The number of errors; all other problems are notes."""
+        return sum(problem.severity == 'error' for problem in self.problems)
+
+    def describe(self) -> str:
+        """Return a table with a row per kind of problem, and the first files of each kind."""
+        rows: list[dict[str, Any]] = []
+        lines = []
+        for kind, meaning in KINDS.items():
+            found = [problem for problem in self.problems if problem.kind == kind]
+            if not found:
+                continue
+            row = {'problem': kind, 'severity': found[0].severity, 'count': len(found)}
+            rows.append({**row, 'what happens': meaning})
+            lines += [f'{kind}:', *(f'  {problem}' for problem in found[:EXAMPLES])]
+            if len(found) > EXAMPLES:
+                lines.append(f'  and {len(found) - EXAMPLES} more')
+        return '\n'.join([format_table(rows), '', *lines])
+
+    def to_json(self) -> str:
+        """Return all problems, for other programs."""
+        problems = [
+            {
+                'problem': problem.kind,
+                'severity': problem.severity,
+                'file': problem.file,
+                'detail': problem.detail,
+            }
+            for problem in self.problems
+        ]
+        content = {'splits': self.splits, 'images': self.images, 'problems': problems}
+        return json.dumps(content, indent=1) + '\n'

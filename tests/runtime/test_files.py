@@ -1,8 +1,11 @@
 """Files are complete or missing; engine/test_checkpoint.py tests a full disk."""
 
+import cv2
+import numpy as np
 import pytest
 
-from xcit_mm_runtime.files import check_writable, replacing, write_atomically
+from xcit_mm_runtime.files import check_writable, replacing, write_atomically, write_png
+from xcit_mm_runtime.results import label_type
 
 
 def names(folder):
@@ -51,3 +54,12 @@ def test_a_check_changes_no_file(tmp_path):
     assert names(tmp_path) == ['file', 'file.test', 'new'] and names(tmp_path / 'new') == []
     assert (tmp_path / 'file').read_text() == 'file'
     assert (tmp_path / 'file.test').read_text() == 'file.test'
+
+
+@pytest.mark.parametrize('classes, dtype', [(256, np.uint8), (257, np.uint16), (847, np.uint16)])
+def test_labels_of_any_number_of_classes_are_written(classes, dtype, tmp_path):
+    labels = np.array([[0, 1, classes // 2], [classes - 2, classes - 1, 0]])
+    path = tmp_path / 'labels.png'
+    write_png(path, labels.astype(label_type(classes)))
+    written = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    assert written.dtype == dtype and written.tolist() == labels.tolist()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from xcit_mm.errors import UserError
-from xcit_mm.inference import ResultNames, find_images, find_sources, left_out
+from xcit_mm_runtime.errors import UserError
+from xcit_mm_runtime.inputs import ResultNames, find_images, find_sources, unsupported_files
 
 
 def test_results_are_named_after_their_images():
@@ -41,7 +41,7 @@ def test_folders_and_globs_name_images_in_a_fixed_order(photos):
     assert find_sources(['photos/*']) == ['photos/c.tif']
     assert find_sources(['photos/c.tif', 'photos', './photos/c.tif']) == [photos[3], *photos[:3]]
     assert find_images(['photos']) == [Path(name) for name in photos]
-    assert list(left_out(['photos', 'photos/c.tif'])) == ['photos/a/clip.mp4']
+    assert list(unsupported_files(['photos', 'photos/c.tif'])) == ['photos/a/clip.mp4']
     for nothing in ('photos/a/*.bmp', 'none.jpg'):
         with pytest.raises(UserError, match='names no image'):
             find_sources([nothing])

@@ -1,0 +1,88 @@
+"""What all formats share: a folder of annotated images, and the objects in them."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from ..folders import split_randomly
+from ..problems import Problem
+
+
+class Object(NamedTuple):
+    """An object in an image.
+
+    Args:
+        name (str): Its class.
+        box (tuple[float]): Left, top, right and bottom in pixels.
+        where (str): The place in its file, for messages.
+        polygon (tuple[float]): x and y of each corner in pixels. Defaults to (), a box alone.
+        ignored (bool): Whether it counts neither for nor against a detector. Defaults to False.
+    """
+
+    name: str
+    box: tuple[float, float, float, float]
+    where: str
+    polygon: tuple[float, ...] = ()
+    ignored: bool = False
+
+
+class AnnotatedImage(NamedTuple):
+    """An image, and the file that describes it, which may be missing."""
+
+    image: Path
+    labels: Path
+
+
+class AnnotatedFolder:
+    """A folder in some format. Each format is a subclass, named in ``to_coco.FORMATS``.
+
+    Args:
+        folder (Path): The folder.
+        classes (list[str], optional): The classes in order, for folders that do not name them.
+
+    Attributes:
+        splits (dict[str, list[AnnotatedImage]]): The images of each split; '' has those of a folder
+            without splits.
+        classes (list[str], optional): The classes in order; None for those that occur.
+        problems (list[Problem]): What was left out so far.
+
+    Raises:
+        UserError: If it cannot be used.
+        UnicodeDecodeError: If a list of images or classes is not text.
+    """
+
+    def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
+        self.folder = folder
+        self.classes = classes
+        self.splits: dict[str, list[AnnotatedImage]] = {}
+        self.problems: list[Problem] = []
+
+    @staticmethod
+    def score(folder: Path) -> int:
+        """Return how much a folder looks like this format: 0 is not at all, the highest wins."""
+        raise NotImplementedError
+
+    def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
+        """Read the objects of an image of a width and height, and what is wrong with its file.
+
+        Raises:
+            ValueError: If the file is not of this format.
+        """
+        raise NotImplementedError
+
+    def leave_out(self, kind: str, file: Path | str, detail: str) -> None:
+        """Note something that is not converted."""
+        self.problems.append(Problem(f'left out: {kind}', str(file), detail))
+
+    def leave_out_ambiguous(self, images: list[Path]) -> None:
+        """Note images that share their name, and so their labels."""
+        self.leave_out('several images', images[0].parent, ', '.join(i.name for i in images))
+
+    def split_randomly(self, fraction: float, seed: int) -> None:
+        """Split the images of a folder without splits; see :func:`..folders.split_randomly`."""
+        items = self.splits.pop('', [])
+        # Relative to what they share, so that the split does not depend on where the folder is.
+        root = os.path.commonpath([item.image.parent for item in items]) if items else ''
+        named = {Path(os.path.relpath(item.image, root)).as_posix(): item for item in items}
+        for split, names in split_randomly(named, fraction, seed).items():
+            self.splits[split] = [named[name] for name in names]

@@ -1,0 +1,269 @@
+"""Converts a folder to COCO's format: reads every image and object, and says what is left out."""
+
+import functools
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xcit_mm_runtime import coco
+from xcit_mm_runtime.files import check_new, check_writable, write_atomically
+from xcit_mm_runtime.progress import track
+
+from ...errors import UserError
+from ..check.coco import check_object
+from ..folders import contents_of
+from ..images import check_image, in_threads
+from ..problems import CheckReport, Problem
+from .formats import AnnotatedFolder, AnnotatedImage, Object
+from .voc import VocFolder
+from .yolo import YoloFolder
+
+FORMATS: dict[str, type[AnnotatedFolder]] = {'voc': VocFolder, 'yolo': YoloFolder}
+
+
+@dataclass
+class Converted:
+    """The result of a conversion.
+
+    Args:
+        classes (list[str]): The classes, in the order of their ids.
+        files (dict[str, Path]): The annotation file of each split.
+        rows (list[dict]): A table of the images, and of the objects of each class, by split.
+        report (CheckReport): What was left out or changed.
+    """
+
+    classes: list[str]
+    files: dict[str, Path]
+    rows: list[dict[str, Any]]
+    report: CheckReport
+
+
+def find_format(folder: Path) -> str | None:
+    """Return the name of the format that a folder looks like; None if it looks like none."""
+    scores = {name: kind.score(folder) for name, kind in FORMATS.items()}
+    best = max(scores, key=lambda name: scores[name])
+    return best if scores[best] else None
+
+
+def convert_folder(
+    folder: Path,
+    out: Path,
+    kind: str | None = None,
+    classes: list[str] | None = None,
+    splits: list[str] | None = None,
+    val_fraction: float = 0.2,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Converted:
+    """Convert a folder, and write one file per split.
+
+    Args:
+        folder (Path): The folder; its files are not changed.
+        out (Path): Where the files go: ``train.json`` and so on.
+        kind (str, optional): One of :data:`FORMATS`. Defaults to None, what the folder looks like.
+        classes (list[str], optional): The classes, in order; objects of others are left out.
+            Defaults to None: all, for VOC in alphabetical order.
+        splits (list[str], optional): The splits to convert. Defaults to None, all.
+        val_fraction (float): The part for validation, if the folder has no splits.
+        seed (int): The seed of that choice.
+        overwrite (bool): Whether files are replaced.
+
+    Raises:
+        UserError: If nothing can be converted, or a file exists.
+    """
+    source = _open(folder, kind, classes)
+    source.split_randomly(val_fraction, seed)
+    found = [split for split, items in source.splits.items() if items]
+    wanted = found if splits is None else splits
+    if missing := [split for split in wanted if split not in found]:
+        raise UserError(
+            f'{folder} has no images for {", ".join(missing)}; it has {", ".join(found) or "none"}.'
+        )
+    files = {split: out / f'{split}.json' for split in wanted}
+    for path in files.values():
+        check_new(path, overwrite)
+        check_writable(path)
+    report = CheckReport(wanted, problems=[*source.problems, *_find_leakage(source)])
+    read = _read_all(source, wanted, report)
+    names = (
+        classes or source.classes or sorted({o.name for _, found in read.values() for o in found})
+    )
+    usable = {
+        item: (size, _usable(item, size, objects, names, report))
+        for item, (size, objects) in read.items()
+    }
+    contents = {
+        split: _to_coco({item: usable[item] for item in items if item in usable}, folder, names)
+        for split, items in source.splits.items()
+        if split in wanted
+    }
+    if not any(content['annotations'] for content in contents.values()):
+        counts = Counter(problem.kind for problem in report.problems)
+        kinds = '; '.join(f'{kind} ({count})' for kind, count in counts.items())
+        because = f' {kinds}. The first: {report.problems[0]}.' if counts else ''
+        raise UserError(f'{folder} has no usable object, so nothing was written.{because}')
+    for split, content in contents.items():
+        write_atomically(files[split], json.dumps(content) + '\n')
+    return Converted(names, files, _count(contents, names), report)
+
+
+def _open(folder: Path, kind: str | None, classes: list[str] | None) -> AnnotatedFolder:
+    if not folder.is_dir():
+        raise UserError(f'There is no folder {folder.absolute()}.')
+    kind = kind or find_format(folder)
+    if kind is None or not FORMATS[kind].score(folder):
+        raise UserError(
+            f'{folder} is in neither format. Looked for XML files (Pascal VOC), and for text files '
+            'with the names of images, classes.txt or a YAML file with names (YOLO). '
+            f'Found {contents_of(folder)}.'
+        )
+    try:
+        return FORMATS[kind](folder, classes)
+    except UnicodeDecodeError as error:
+        raise UserError(f'A list of images or classes in {folder} is not UTF-8: {error}.') from None
+
+
+def _find_leakage(source: AnnotatedFolder) -> list[Problem]:
+    """Find images in several splits. trainval repeats them anyway."""
+    splits = [items for split, items in source.splits.items() if split != 'trainval']
+    count = Counter(item.image for items in splits for item in items)
+    shared = [path for path, number in count.items() if number > 1]
+    return [Problem('changed: in several splits', str(path)) for path in shared]
+
+
+def _read_all(
+    source: AnnotatedFolder, splits: list[str], report: CheckReport
+) -> dict[AnnotatedImage, tuple[tuple[int, int], list[Object]]]:
+    """Return the size and objects of each image; those that cannot be read are left out."""
+    items = list(dict.fromkeys(item for split in splits for item in source.splits[split]))
+    results = in_threads(functools.partial(_read, source), items)
+    found = {}
+    for item, (size, objects, problems) in zip(
+        items, track(results, 'reading', len(items)), strict=True
+    ):
+        report.problems += problems
+        if size is not None:
+            found[item] = size, objects
+    report.images = len(found)
+    return found
+
+
+def _read(
+    source: AnnotatedFolder, item: AnnotatedImage
+) -> tuple[tuple[int, int] | None, list[Object], list[Problem]]:
+    image = str(item.image)
+    problems, shape = check_image(image)
+    if shape is None:
+        details = [f'{problem.kind.partition(": ")[2]}. {problem.detail}' for problem in problems]
+        return None, [], [Problem('left out: image unreadable', image, d.strip()) for d in details]
+    size = shape[1], shape[0]
+    try:
+        objects, more = source.read(item.labels, size)
+    except (ValueError, OSError) as error:
+        unreadable = Problem('left out: annotations unreadable', str(item.labels), str(error))
+        return None, [], [*problems, unreadable]
+    return size, objects, problems + more
+
+
+def _usable(
+    item: AnnotatedImage,
+    size: tuple[int, int],
+    objects: list[Object],
+    names: list[str],
+    report: CheckReport,
+) -> list[dict[str, Any]]:
+    """Return COCO's entries of the objects that training can use, cut off at the borders."""
+    image = {'width': size[0], 'height': size[1]}
+    usable: dict[tuple, dict[str, Any]] = {}
+    for one in objects:
+        clipped = _entry(_clip(one, size))
+        faults = [*check_object(_entry(one), image), *check_object(clipped, image)]
+        errors = [fault for fault in faults if fault[0] != 'box reaches outside']
+        key = one.name, one.box, one.polygon
+        if one.name not in names:
+            kind, detail = 'left out: unknown class', f'it is not one of {", ".join(names)}'
+        elif errors:
+            kind, detail = f'left out: {errors[0][0]}', errors[0][1]
+        elif key in usable:
+            kind, detail = 'left out: duplicate', 'the same class and place as another object'
+        else:
+            usable[key] = {'category_id': names.index(one.name) + 1, **clipped}
+            if not faults:
+                continue
+            kind, detail = 'changed: clipped', faults[0][1]
+        where = f'{one.where} ({one.name})'
+        report.problems.append(Problem(kind, str(item.labels), f'{where}: {detail}'))
+    return list(usable.values())
+
+
+def _clip(one: Object, size: tuple[int, int]) -> Object:
+    """Cut an object off at the borders of its image; a NaN stays."""
+    left, top, right, bottom = (
+        min(max(number, 0.0), float(size[i % 2])) for i, number in enumerate(one.box)
+    )
+    polygon = [min(max(number, 0.0), float(size[i % 2])) for i, number in enumerate(one.polygon)]
+    return one._replace(box=(left, top, right, bottom), polygon=tuple(polygon))
+
+
+def _entry(one: Object) -> dict[str, Any]:
+    left, top, right, bottom = one.box
+    area = (right - left) * (bottom - top)
+    if one.polygon:
+        x, y = np.reshape(one.polygon, (-1, 2)).T
+        area = abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+    entry = {
+        'bbox': [_round(number) for number in (left, top, right - left, bottom - top)],
+        'area': _round(area),
+        # A crowd counts neither for nor against a detector, in mmdet's training and in COCO's
+        # evaluation. "ignore" does not: mmdet would train on it as background, and the evaluation
+        # overwrites it.
+        'iscrowd': int(one.ignored),
+    }
+    polygons = [[_round(number) for number in one.polygon]]
+    return {**entry, 'segmentation': polygons} if one.polygon else entry
+
+
+def _round(number: float) -> float:
+    """Round to a thousandth of a pixel; whole numbers have no decimal point."""
+    rounded = round(number, 3)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _to_coco(
+    items: dict[AnnotatedImage, tuple[tuple[int, int], list[dict[str, Any]]]],
+    folder: Path,
+    names: list[str],
+) -> dict[str, Any]:
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for item, ((width, height), objects) in items.items():
+        name = Path(os.path.relpath(item.image, folder)).as_posix()
+        entry = {'id': len(images) + 1, 'file_name': name, 'height': height, 'width': width}
+        images.append(entry)
+        for one in objects:
+            ids = {'id': len(annotations) + 1, 'image_id': len(images)}
+            annotations.append({**ids, **one})
+    return {
+        'info': {'description': 'converted by xcit_mm'},
+        'categories': coco.categories(names, None),
+        'images': images,
+        'annotations': annotations,
+    }
+
+
+def _count(contents: dict[str, dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    images = {split: len(content['images']) for split, content in contents.items()}
+    used = {
+        split: Counter(one['category_id'] for one in content['annotations'])
+        for split, content in contents.items()
+    }
+    rows = [
+        {'': name, **{split: used[split][number] for split in contents}}
+        for number, name in enumerate(names, 1)
+    ]
+    return [{'': 'images', **images}, *rows]

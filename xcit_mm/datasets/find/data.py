@@ -1,0 +1,81 @@
+"""What is known of a dataset that was found."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from ..folders import contents_of
+
+# task -> what is looked for
+LOOKED_FOR = {
+    'detection': 'annotations in the formats of COCO (JSON), Pascal VOC (XML) and YOLO (text)',
+    'segmentation': 'images in images/ or images/train/, with labels as PNG files of the same '
+    'names in labels/, annotations/ or masks/',
+}
+
+
+class Split(NamedTuple):
+    """Where one split of a dataset is, relative to its root, or absolute.
+
+    Args:
+        ann_file (str): Its annotation file or list of images; '' if it has none.
+        images (str): The folder of its images.
+        labels (str): The folder of its labels, for segmentation.
+        total (int): The number of its images.
+    """
+
+    ann_file: str
+    images: str
+    labels: str
+    total: int
+
+
+@dataclass
+class FoundData:
+    """A dataset.
+
+    Args:
+        root (Path): Its folder.
+        splits (dict[str, Split]): Some of ``train``, ``val`` and ``test``; the first two always.
+        classes (list[str]): The names of the classes.
+        size (tuple[int, int]): Median width and height of the images.
+        example (Path): An image of the validation split.
+        bit_depth (int, optional): How many bits the values of 16-bit images have, if there are any.
+        masks (bool): Whether every object has a mask, for detection.
+        unused (list[str]): Classes that are left out since they have no objects, for detection.
+        suffix (str): What follows the name of an image in that of its labels, for segmentation.
+        void (list[int]): The labels that are ignored, for segmentation.
+        first (int): The label of the first class, for segmentation.
+        named (bool): Whether the names of the classes are known.
+        assumed (dict[str, str]): What the labels do not say, by the option that says it.
+    """
+
+    root: Path
+    splits: dict[str, Split]
+    classes: list[str]
+    size: tuple[int, int]
+    example: Path
+    bit_depth: int | None
+    masks: bool = False
+    unused: list[str] = field(default_factory=list)
+    suffix: str = ''
+    void: list[int] = field(default_factory=list)
+    first: int = 0
+    named: bool = True
+    assumed: dict[str, str] = field(default_factory=dict)
+
+
+def median_size(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Return the median width and the median height."""
+    widths, heights = zip(*sizes, strict=True)
+    return int(median(widths)), int(median(heights))
+
+
+def nothing_found(folder: Path, task: str) -> str:
+    """Describe what was looked for in a folder without usable data, and what is there."""
+    return (
+        f'{folder} has nothing to train on. Looked for {LOOKED_FOR[task]}. '
+        f'Found {contents_of(folder)}.'
+    )

@@ -17,9 +17,9 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.demo.demo import run_demo
+from xcit_mm.engine.config import load_config
 from xcit_mm.errors import UserError
 from xcit_mm_cli import main
-from xcit_mm_cli.common import load_config
 
 from ..engine.runs import saved_step, wait_for
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xcit_mm_cli.common import load_config
+from xcit_mm.engine.config import load_config
 
 from .tiny import BACKBONE, CONFIGS, LOADERS, ROOT
 

@@ -14,10 +14,10 @@ from mmseg.datasets import ADE20KDataset
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.deploy.metadata import Options, describe
+from xcit_mm.engine.config import load_config
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
 from xcit_mm_cli import check, init, train
-from xcit_mm_cli.common import load_config
 from xcit_mm_runtime import read_image
 from xcit_mm_runtime.coco import read_coco
 

@@ -108,3 +108,27 @@ def test_the_public_layout_is_shown_for_the_public_data_only():
     assert 'cocodataset.org' in message(cfg)
     cfg.train_dataloader.dataset.ann_file = 'annotations/mine.json'
     assert 'cocodataset.org' not in message(cfg)
+    cfg = config('data/coco/')
+    cfg.train_dataloader.dataset.metainfo = dict(classes=('cat',))
+    assert 'cocodataset.org' not in message(cfg) and 'custom_data.md' in message(cfg)
+
+
+@pytest.mark.parametrize(
+    'dataset',
+    [
+        dict(data_root='s3://bucket/coco', ann_file='a.json', data_prefix=dict(img='train/')),
+        dict(data_root='.', ann_file='s3://b/a.json', data_prefix=dict(img='petrel://b')),
+        dict(data_root='data/none', ann_file='a.json', backend_args=dict(backend='petrel')),
+    ],
+)
+def test_data_elsewhere_is_not_looked_for(dataset):
+    cfg = config('.')
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        loader.dataset = dict(type='CocoDataset', **dataset)
+    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
+
+
+def test_an_absolute_path_does_not_depend_on_the_root(empty_folder):
+    cfg = config('s3://bucket')
+    cfg.train_dataloader.dataset.ann_file = str(empty_folder / 'a.json')
+    assert 'ann_file of train_dataloader' in message(cfg)

@@ -17,9 +17,9 @@ from tests.engine import runs
 from tests.engine.small_runs import BAD_GRADIENT, Model, batches, build, run
 from tests.tiny import ROOT
 from xcit_mm.engine import NonFiniteError, NonFiniteHook, ProgressBarHook, SeededInfiniteSampler
+from xcit_mm.engine.training import train
 from xcit_mm.errors import UserError
 from xcit_mm_cli import train as command
-from xcit_mm_cli.train import train
 
 
 def report(work_dir, name):

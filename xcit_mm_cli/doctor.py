@@ -106,8 +106,15 @@ PACKAGES = (
     Package('torchvision', 'torchvision', (), 'timm imports it'),
     Package('timm', 'timm', (), 'for timm:// weights'),
 )
-# No requirement of this package asks for mmcv: pip would compile it.
-MMCV_TESTED = '>=2.0.0,<2.2'
+# The versions in the table of docs/install.md, also of forks with the same modules. No requirement
+# of this package asks for these.
+TESTED = {
+    'torch': '>=2.1,<2.16',
+    'mmengine': '>=0.10.4,<1.0',
+    'mmcv': '>=2.1,<2.4',
+    'mmdet': '>=3.2,<3.6',
+    'mmseg': '>=1.2,<1.5',
+}
 MMCV_FIX = (
     'pip install mmcv-lite==2.1.0, with torch and torchvision from the same index; or get a '
     'compiled mmcv 2.1: "make setup OPS=compiled" in a clone, or "mim install mmcv==2.1.0" where a '
@@ -202,7 +209,7 @@ def _find(package: Package, providers: Sequence[str]) -> Check:
         providers (Sequence[str]): The installed distributions that have it.
     """
     name = providers[0] if providers else package.distribution
-    tested = MMCV_TESTED if package.module == 'mmcv' else _tested(package.distribution)
+    tested = TESTED.get(package.module) or _tested(package.distribution)
     fix = FIXES.get(package.module) or f'pip install "{package.distribution}{tested}"'
     check = Check(name, package.tasks, tested=tested, fix=fix)
     if providers:

@@ -83,17 +83,10 @@ setup(
     ),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
-    # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of
-    # docs/install.md, made by dev/torch_matrix.py, shows the newest that was tried.
-    # mmengine imports pkg_resources, which setuptools 81 removed.
-    install_requires=[
-        'torch>=2.6,<2.16',
-        'mmengine>=0.10.4,<1.0',
-        'setuptools<81',
-        'numpy',
-        'rich',
-        'safetensors',
-    ],
+    # Neither torch, numpy nor anything of OpenMMLab: a plugin leaves the environment that it comes
+    # into as it is, whether these come from open-mmlab or from a fork. `import xcit_mm` and the
+    # doctor say what is missing. The extras bring whole environments to empty machines.
+    install_requires=['rich', 'safetensors'],
     extras_require={**EXTRAS, 'all': ALL, 'lite': LITE},
     classifiers=[
         'Development Status :: 4 - Beta',

@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 
-from xcit_mm.compat import init_gloo, revert_sync_bn
+from xcit_mm.compat import init_gloo, revert_fused, revert_sync_bn
 from xcit_mm.engine.console import without_noise
 from xcit_mm.engine.parent import die_with_parent
 from xcit_mm.errors import DISK_FULL, UserError
@@ -110,6 +110,7 @@ def prepare_run(cfg: Config, args: argparse.Namespace) -> None:
     except ValueError as error:
         raise UserError(str(error)) from None
     revert_sync_bn(cfg)
+    revert_fused(cfg)
 
 
 def check_device(device: str | None) -> None:

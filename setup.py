@@ -65,8 +65,17 @@ EXTRAS = {
 }
 
 ALL = sorted({name for extra in EXTRAS.values() for name in extra})
-# Not in "all": it must not be installed over a compiled mmcv.
-LITE = ['mmcv-lite==2.1.0', 'torchvision']
+# What det and seg run on, for empty machines. Not in "all": it must not be installed over a
+# compiled mmcv. docs/install.md has the newest torch that was tried. mmengine imports
+# pkg_resources, which setuptools 81 removed.
+LITE = [
+    'torch>=2.6,<2.16',
+    'torchvision',
+    'numpy',
+    'mmengine>=0.10.4,<1.0',
+    'mmcv-lite==2.1.0',
+    'setuptools<81',
+]
 
 setup(
     name='xcit_mm',

@@ -198,9 +198,10 @@ def run(args: argparse.Namespace) -> int:
         print_left_out(args.inputs)
     key = hash_settings(chosen.settings, args, sources)
     score_thr = None if args.no_vis else args.score_thr
-    job, share, skipped = infer(
+    records = infer(
         chosen.build(), sources, out_dir, score_thr, key, annotations, process, args.retry_skipped
     )
+    job, share, skipped = records.job, len(records.share), records.list_skipped()
     if not is_alone:
         print(
             f'shard {process.shard}: {share - len(skipped)} of {share} inputs, {len(skipped)} '

@@ -19,7 +19,7 @@ from xcit_mm_runtime import inputs, predict
 from xcit_mm_runtime.__main__ import main as xcit_mm_runtime_main
 from xcit_mm_runtime.draw import SEGMENTATION_OPACITY
 
-from ..runtime import graphs
+from ..runtime.graphs import write_model
 
 
 @pytest.fixture
@@ -266,11 +266,7 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
     task, images, tmp_path, capfd
 ):
     model, infer_dir, plain_dir = (tmp_path / name for name in ('model.onnx', 'out', 'plain'))
-    info = graphs.metadata(task, ['disc', 'bar', 'star'])
-    if task == 'detection':
-        graphs.detector(model, graphs.random_detections(6, (96, 96)), info)
-    else:
-        graphs.segmentor(model, np.eye(3, dtype=np.float32)[:, :, None, None], info)
+    write_model(model, task, (96, 96))
     cv2.imwrite(str(images / 'thin.png'), np.zeros((8, 3000, 3), np.uint8))
     words = [str(images), '--model', str(model), '--out-dir', str(infer_dir)]
     assert infer.main(words) == 1

@@ -12,14 +12,12 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.errors import UserError
-from xcit_mm.inference.processes import ALONE, device_of, this_process
-from xcit_mm.inference.shards import InferenceJob, Journal, Shard, open_journal
+from xcit_mm.inference.shards import Journal
 from xcit_mm_cli import infer, merge
 from xcit_mm_runtime import inputs, predict
 
 from ..engine.runs import wait_for
-from ..runtime import graphs
+from ..runtime.graphs import write_model
 from ..tiny import ROOT
 
 
@@ -27,16 +25,8 @@ def draw_images(folder, count):
     rng = np.random.default_rng(0)
     folder.mkdir()
     for i in range(count):
-        pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-        (folder / f'{i:05}.png').write_bytes(cv2.imencode('.png', pixels)[1].tobytes())
+        cv2.imwrite(str(folder / f'{i:05}.png'), rng.integers(0, 255, (32, 32, 3), np.uint8))
     return folder
-
-
-def write_model(path, task):
-    info = graphs.metadata(task, ['disc', 'bar', 'star'], resize=None)
-    if task == 'detection':
-        return graphs.detector(path, graphs.random_detections(6, (32, 32)), info)
-    return graphs.segmentor(path, np.eye(3, dtype=np.float32)[:, :, None, None], info)
 
 
 @pytest.fixture
@@ -54,7 +44,7 @@ def words(images, tmp_path):
     def arguments(task, out, *more):
         model = tmp_path / f'{task}.onnx'
         if not model.exists():
-            write_model(model, task)
+            write_model(model, task, (32, 32), resize=None)
         chosen = [images, '--model', model, '--no-vis', '--out-dir', tmp_path / out, *more]
         return [str(word) for word in chosen]
 
@@ -157,41 +147,6 @@ def test_ids_of_an_annotation_file_survive_the_merge(words, images, tmp_path):
     assert len(results_of(tmp_path / 'out')) == 3
 
 
-def test_launchers_say_which_share_a_process_has():
-    slurm = {'SLURM_PROCID': '0', 'SLURM_NTASKS': '8', 'SLURM_LOCALID': '0'}
-    for environ, expected in (
-        ({}, ALONE),
-        ({'RANK': '3', 'WORLD_SIZE': '8', 'LOCAL_RANK': '1', **slurm}, (Shard(3, 8), 1)),
-        ({'WORLD_SIZE': '8'}, ALONE),
-        # Slurm starts a batch script once, whatever the number of tasks is.
-        (slurm, ALONE),
-        ({**slurm, 'SLURM_STEP_NUM_TASKS': '1'}, ALONE),
-        (
-            {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1'},
-            (Shard(5, 8), 1),
-        ),
-        ({'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_SIZE': '4'}, (Shard(2, 4), 0)),
-    ):
-        assert this_process(None, environ) == expected
-    assert this_process(Shard(1, 5), {'RANK': '3', 'WORLD_SIZE': '8'}) == (Shard(1, 5), 0)
-    for rank, world in (('8', '8'), ('one', '8'), ('0', '0'), ('-1', '2')):
-        with pytest.raises(UserError, match=f'RANK={rank} and WORLD_SIZE={world} must be'):
-            this_process(None, {'RANK': rank, 'WORLD_SIZE': world})
-    assert [device_of(rank, 2) for rank in range(3)] == ['cuda:0', 'cuda:1', 'cuda:0']
-    assert device_of(3, 1) is None and device_of(0, 0) is None
-
-
-def test_every_input_is_in_one_share_and_shares_know_whether_they_overlap():
-    shards = [Shard(index, count) for count in (1, 2, 3, 4, 6) for index in range(count)]
-    members = {shard: {n for n in range(24) if shard.has(n)} for shard in shards}
-    for count in (1, 2, 3, 4, 6):
-        parts = [members[Shard(index, count)] for index in range(count)]
-        assert set.union(*parts) == set(range(24)) and sum(map(len, parts)) == 24
-    for one in shards:
-        for other in shards:
-            assert one.overlaps(other) == bool(members[one] & members[other])
-
-
 def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatch, capfd):
     def error(*more, inputs=()):
         assert infer.main([*map(str, inputs), *words('detection', 'out', *more)]) == 2
@@ -217,18 +172,6 @@ def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatc
     assert '0001_of_0002.jsonl is damaged: delete it' in capfd.readouterr().err
 
 
-def test_two_processes_cannot_have_the_same_share(tmp_path):
-    job = InferenceJob('', 'segmentation', 4, 4, [], '', annotated=False)
-    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
-        journal.add(0, {})
-        with pytest.raises(UserError, match='Another process is writing'):
-            open_journal(tmp_path, job, Shard(0, 2)).__enter__()
-        with open_journal(tmp_path, job, Shard(0, 4)) as other:
-            assert other.count_left() == 0  # what the first process has just done
-    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
-        assert list(journal.left()) == [2]
-
-
 def workers_of(process):
     children = Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()
     return [int(number) for number in children]
@@ -237,7 +180,7 @@ def workers_of(process):
 @pytest.mark.long
 def test_3000_images_through_two_processes_with_three_kills(tmp_path):
     images, out = draw_images(tmp_path / 'images', 3000), tmp_path / 'out'
-    model = write_model(tmp_path / 'model.onnx', 'detection')
+    model = write_model(tmp_path / 'model.onnx', 'detection', (32, 32), resize=None)
     launcher = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=2', '--standalone']
     command = ['tools/infer.py', images, '--model', model, '--no-vis', '--out-dir']
     environ = {**os.environ, 'OMP_NUM_THREADS': '1'}

@@ -72,7 +72,9 @@ THREE = {'classes': NAMES}
         ('semantic_head', dict(num_classes=183), THREE, True),
         ('bbox_head', dict(num_classes=53, num_things_classes=50), THREE, True),
         ('mask_head', dict(num_classes=80, class_agnostic=True), THREE, True),
-        ('backbone', dict(num_classes=1000), THREE, True),
+        ('backbone', dict(num_classes=-1), THREE, True),
+        # A classifier is a backbone with a head.
+        ('backbone', dict(num_classes=1000), THREE, False),
         ('decode_head', dict(num_classes=2), {**THREE, 'thing_classes': NAMES[:2]}, True),
     ],
 )

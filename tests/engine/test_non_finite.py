@@ -158,14 +158,7 @@ def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):
 def run_two(work_dir, port, kinds, accumulated=1):
     """Return exit status and output of both processes."""
     common = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
-    words = [
-        sys.executable,
-        '-m',
-        'tests.engine.small_runs',
-        str(work_dir),
-        kinds,
-        str(accumulated),
-    ]
+    words = ['-m', 'tests.engine.small_runs', str(work_dir), kinds, str(accumulated)]
     processes = [
         subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, text=True,

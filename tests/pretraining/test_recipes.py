@@ -1,4 +1,4 @@
-"""The recipes of classification: every config, its milestones and its parameter groups."""
+"""The recipes of classification and DINO: every config, its milestones and parameter groups."""
 
 import pytest
 import torch
@@ -6,37 +6,44 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 
-from tests.test_configs import ROOT, SIZES, check_survives_faults
+from tests.tiny import ROOT
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.engine import SeededRepeatSampler
 from xcit_mm.models import VARIANTS
 
 pytest.importorskip('timm')
 FOLDER = ROOT / 'configs/classification'
+CONFIGS = sorted([*FOLDER.glob('*.py'), *(ROOT / 'configs/pretraining').glob('*.py')])
 KINDS = ('in1k', 'in1k_dist', 'in1k_dist_384')
 TRANSFER = dict(cifar10=10, cifar100=100, flowers=102, cars=196)
 
 
 def test_every_size_has_its_configs():
-    wanted = {f'xcit_{arch}_{patch}_{kind}' for arch, patch in SIZES for kind in KINDS}
+    sizes = [f'xcit_{arch}_{patch}' for arch in VARIANTS for patch in (16, 8)]
+    wanted = {f'{size}_{kind}' for size in sizes for kind in KINDS}
     wanted |= {f'xcit_s12_16_{name}' for name in TRANSFER} | {'xcit_n12_8_shapes'}
     assert {path.stem for path in FOLDER.glob('*.py')} == wanted
 
 
-@pytest.mark.parametrize('arch, patch', SIZES)
-def test_configs_match_their_names(arch, patch):
-    for kind in KINDS:
-        cfg = Config.fromfile(FOLDER / f'xcit_{arch}_{patch}_{kind}.py')
-        backbone = cfg.model.backbone
-        assert (backbone.arch, backbone.patch_size) == (arch, patch)
-        assert 'drop_path_rate' not in backbone and 'layer_scale_init' not in backbone
-        assert ('teacher' in cfg.model) == ('dist' in kind)
-        size = 384 if '384' in kind else 224
-        pipelines = [cfg[f'{s}_dataloader'].dataset.pipeline for s in ('train', 'val', 'test')]
-        assert [pipeline[0].input_size for pipeline in pipelines] == [size] * 3
-        check_survives_faults(cfg)
-        if size == 384:
-            assert backbone.init_cfg.checkpoint == f'xcit://{arch}/{patch}/224_dist'
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_config_matches_its_name_and_survives_faults(path):
+    cfg = Config.fromfile(path)
+    hooks = {hook.type for hook in cfg.default_hooks.values()}
+    assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
+    assert cfg.train_dataloader.sampler.type.startswith('Seeded')
+    assert cfg.train_dataloader.batch_sampler.type == 'SeededBatchSampler'
+    backbone = cfg.model.backbone
+    arch, patch, kind = path.stem.partition('xcit_')[2].split('_', 2)
+    assert (backbone.arch, backbone.patch_size) == (arch, int(patch))
+    if kind not in KINDS:
+        return
+    assert 'drop_path_rate' not in backbone and 'layer_scale_init' not in backbone
+    assert ('teacher' in cfg.model) == ('dist' in kind)
+    size = 384 if '384' in kind else 224
+    pipelines = [cfg[f'{s}_dataloader'].dataset.pipeline for s in ('train', 'val', 'test')]
+    assert [pipeline[0].input_size for pipeline in pipelines] == [size] * 3
+    if size == 384:
+        assert backbone.init_cfg.checkpoint == f'xcit://{arch}/{patch}/224_dist'
 
 
 @pytest.mark.parametrize('name', TRANSFER)
@@ -148,3 +155,26 @@ def test_repeated_augmentation_is_timms(count, processes, monkeypatch):
             assert [int(index) for index in indices] == list(theirs)
         assert len(ours) == len(indices) == (count // 256 * 256 or count) // processes
     assert len(set(seen)) == len(seen)  # every copy is augmented differently
+
+
+@pytest.mark.parametrize('arch', ['s12', 'm24'])
+@pytest.mark.parametrize('patch', [16, 8])
+def test_configs_are_those_of_vissl(arch, patch):
+    cfg = Config.fromfile(ROOT / f'configs/pretraining/dino_xcit_{arch}_{patch}_300e.py')
+    assert (cfg.model.backbone.arch, cfg.model.backbone.patch_size) == (arch, patch)
+    assert cfg.train_cfg.max_epochs == 300
+    assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=256)
+    assert cfg.optim_wrapper.optimizer.lr == {'s12': 5e-4, 'm24': 2.5e-4}[arch]
+    # VISSL has no config of S12/8, which follows that of S12/16.
+    batch, small_crops, border = (10, 6, 0.32) if (arch, patch) == ('m24', 8) else (None, 8, 0.3)
+    assert cfg.train_dataloader.batch_size == (batch or {'s12': 64, 'm24': 32}[arch])
+    crops = cfg.train_dataloader.dataset.pipeline[1]
+    assert (crops.global_size, crops.local_size, crops.local_crops) == (224, 96, small_crops)
+    assert (crops.global_scale, crops.local_scale) == ((border, 1.0), (0.05, border))
+    warm_up, decay = cfg.param_scheduler
+    assert (warm_up.end, decay.begin, decay.end, decay.eta_min) == (10, 10, 300, 1e-5)
+    rate = cfg.model.backbone.get('drop_path_rate', VARIANTS[arch].drop_path_rate)
+    assert rate == {'s12': 0.05, 'm24': 0.15}[arch]
+    assert cfg.model.head.norm_last_layer is False
+    hook = cfg.default_hooks.dino
+    assert (hook.teacher_temp, hook.temp_warmup_epochs) == ((0.04, 0.07), 30)

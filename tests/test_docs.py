@@ -20,7 +20,7 @@ from xcit_mm.models import VARIANTS
 from xcit_mm.models.variants import PATCH_SIZES
 from xcit_mm.weights import published, resolve_short_name
 from xcit_mm_cli import COMMANDS, main, parse_args
-from xcit_mm_cli.doctor import TESTED
+from xcit_mm_cli.doctor import PACKAGES
 
 from .models.test_numbers import BOUNDS
 
@@ -195,7 +195,8 @@ def test_the_versions_of_torch_are_those_that_were_tried():
     assert [row[:2] for row in rows] == [[name, stack.python] for name, stack in STACKS.items()]
     assert not any('failed' in cell for row in rows for cell in row)
     tried = sorted(int(row[2].split('.')[1]) for row in rows)
-    oldest, end = map(int, re.findall(r'2\.(\d+)', TESTED['torch']))
+    (versions,) = [package.tested for package in PACKAGES if package.module == 'torch']
+    oldest, end = map(int, re.findall(r'2\.(\d+)', versions))
     assert (tried[0], tried[-1]) == (oldest, end - 1)
     assert f'| torch | 2.{oldest} to 2.{end - 1}.' in read('docs/install.md')
     assert f"'torch>=2.6,<2.{end}'" in read('setup.py')

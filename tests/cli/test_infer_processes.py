@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from xcit_mm.inference.shards import Journal
-from xcit_mm_cli import infer, merge
 from xcit_mm_runtime import inputs, predict
 
 from ..engine.runs import wait_for
 from ..runtime.graphs import write_model
-from ..tiny import ROOT
+from ..tiny import ROOT, call
 
 
 def draw_images(folder, count):
@@ -76,7 +75,7 @@ def run_killed(words, rank, world, lines):
 
     Journal._write = write
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
-    os._exit(infer.main(words))
+    os._exit(call('infer', *words))
 
 
 @pytest.mark.parametrize('task', ['detection', 'segmentation'])
@@ -84,7 +83,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     task, words, images, tmp_path, monkeypatch, capfd
 ):
     out = tmp_path / 'out'
-    assert infer.main(words(task, 'one')) == 1
+    assert call('infer', *words(task, 'one')) == 1
     context = multiprocessing.get_context('fork')
     processes = [
         context.Process(target=run_killed, args=(words(task, 'out'), rank, 2, lines))
@@ -97,9 +96,9 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0]
     printed = capfd.readouterr().out
     assert 'shard 2/2: 5 of 5 inputs, 0 skipped' in printed and f'merge {out}' in printed
-    assert merge.main([str(out)]) == 2
+    assert call('merge', out) == 2
     assert '3 of 10 inputs are missing' in capfd.readouterr().err
-    assert merge.main([str(out), '--allow-missing']) == 1
+    assert call('merge', out, '--allow-missing') == 1
     assert '7 of 10 images' in capfd.readouterr().out
 
     # Three processes, one after another, do what is missing: numbers 4, 6 and 8.
@@ -111,26 +110,26 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
 
     monkeypatch.setattr(predict, 'read_image', read_image)
     for shard in ('3/3', '1/3', '2/3'):
-        assert infer.main(words(task, 'out', '--shard', shard)) == 0
+        assert call('infer', *words(task, 'out', '--shard', shard)) == 0
     assert sorted(read) == ['00004.png', '00006.png', '00008.png']
     capfd.readouterr()
-    assert merge.main([str(out)]) == 1
+    assert call('merge', out) == 1
     printed = capfd.readouterr().out
     assert f'skipped, cannot be read: {images}/00004.png' in printed and '9 of 10 ima' in printed
     assert results_of(out) == results_of(tmp_path / 'one')
 
     # The broken image is not tried again, unless the user wants that.
-    assert infer.main(words(task, 'out', '--shard', '2/3')) == 0 and len(read) == 3
+    assert call('infer', *words(task, 'out', '--shard', '2/3')) == 0 and len(read) == 3
     (images / '00004.png').write_bytes((images / '00003.png').read_bytes())
     for shard in ('1/2', '2/2'):
-        assert infer.main(words(task, 'out', '--shard', shard, '--retry-skipped')) == 0
+        assert call('infer', *words(task, 'out', '--shard', shard, '--retry-skipped')) == 0
     assert read[3:] == ['00004.png']
-    assert infer.main(words(task, 'one', '--force')) == 0
-    assert merge.main([str(out)]) == 0 and files_of(out) == files_of(tmp_path / 'one')
+    assert call('infer', *words(task, 'one', '--force')) == 0
+    assert call('merge', out) == 0 and files_of(out) == files_of(tmp_path / 'one')
     assert len(files_of(out)) == (1 if task == 'detection' else 10)
     capfd.readouterr()
-    assert merge.main([str(out)]) == 2 and 'no shards to merge' in capfd.readouterr().err
-    assert infer.main(words(task, 'out', '--shard', '1/2')) == 2
+    assert call('merge', out) == 2 and 'no shards to merge' in capfd.readouterr().err
+    assert call('infer', *words(task, 'out', '--shard', '1/2')) == 2
     assert 'already exists' in capfd.readouterr().err
 
 
@@ -139,36 +138,36 @@ def test_ids_of_an_annotation_file_survive_the_merge(words, images, tmp_path):
     kinds = [{'id': 10 * i, 'name': name} for i, name in enumerate(['star', 'disc', 'bar'])]
     truth = tmp_path / 'truth.json'
     truth.write_text(json.dumps({'images': entries, 'categories': kinds}))
-    assert infer.main(words('detection', 'one', '--ann-file', truth)) == 1
+    assert call('infer', *words('detection', 'one', '--ann-file', truth)) == 1
     for shard in ('1/2', '2/2'):
-        assert infer.main(words('detection', 'out', '--ann-file', truth, '--shard', shard)) == 0
-    assert merge.main([str(tmp_path / 'out')]) == 1  # one is broken, one is not in the file
+        assert call('infer', *words('detection', 'out', '--ann-file', truth, '--shard', shard)) == 0
+    assert call('merge', tmp_path / 'out') == 1  # one is broken, one is not in the file
     assert results_of(tmp_path / 'out') == results_of(tmp_path / 'one')
     assert len(results_of(tmp_path / 'out')) == 3
 
 
 def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatch, capfd):
     def error(*more, inputs=()):
-        assert infer.main([*map(str, inputs), *words('detection', 'out', *more)]) == 2
+        assert call('infer', *map(str, inputs), *words('detection', 'out', *more)) == 2
         return capfd.readouterr().err
 
     assert 'one with --force would delete' in error('--shard', '1/2', '--force')
     assert 'Camera 99 can only be recorded by one' in error('--shard', '1/2', inputs=[99])
     large = ['scene.tif', '--config', ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py']
     large += ['--checkpoint', 'c.pth', '--whole', '--shard', '1/2']
-    assert infer.main([str(word) for word in large]) == 2
+    assert call('infer', *large) == 2
     assert '--whole and --window run in one process' in capfd.readouterr().err
     for wrong in ('0/2', '3/2', '2', '/2', 'a/b', '1/0'):
         with pytest.raises(SystemExit):
-            infer.main(words('detection', 'out', '--shard', wrong))
+            call('infer', *words('detection', 'out', '--shard', wrong))
         assert f"'{wrong}' must be I/N, from 1/N to N/N" in capfd.readouterr().err
-    assert infer.main(words('detection', 'out', '--shard', '1/2')) == 0
+    assert call('infer', *words('detection', 'out', '--shard', '1/2')) == 0
     assert 'other images, weights or settings' in error('--shard', '2/2', '--score-thr', '0.9')
     monkeypatch.setenv('RANK', '2')
     monkeypatch.setenv('WORLD_SIZE', '2')
     assert 'RANK=2 and WORLD_SIZE=2 must be' in error()
     (tmp_path / 'out' / 'shards' / '0001_of_0002.jsonl').write_bytes(b'no JSON\n')
-    assert merge.main([str(tmp_path / 'out')]) == 2
+    assert call('merge', tmp_path / 'out') == 2
     assert '0001_of_0002.jsonl is damaged: delete it' in capfd.readouterr().err
 
 
@@ -197,5 +196,5 @@ def test_3000_images_through_two_processes_with_three_kills(tmp_path):
         assert lines() < 3000
     subprocess.run([*launcher, *command, out], cwd=ROOT, env=environ, check=True)
     assert lines() == 3000  # each once
-    assert merge.main([str(out)]) == 0
+    assert call('merge', out) == 0
     assert files_of(out) == files_of(tmp_path / 'one')

@@ -14,13 +14,14 @@ from mmengine.config import Config
 
 from xcit_mm.engine import testing
 from xcit_mm.errors import UserError
-from xcit_mm_cli import main
+
+from ..tiny import call as call_command
 
 TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
 
 
 def call(*arguments):
-    return main(['test', *map(str, arguments)])
+    return call_command('test', *arguments)
 
 
 def call_theirs(package, monkeypatch, *arguments):

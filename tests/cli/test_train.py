@@ -13,9 +13,9 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from xcit_mm_cli import main, parse_args, train
+from xcit_mm_cli import parse_args, train
 
-from ..tiny import HEADS, ROOT, write_config
+from ..tiny import HEADS, ROOT, call, write_config
 
 
 @pytest.mark.parametrize('patch_size', [16, pytest.param(8, marks=pytest.mark.long)])
@@ -34,8 +34,8 @@ def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_pa
     validated = json.loads(scalars.read_text().splitlines()[-1])
     assert wanted <= validated.keys()
     capfd.readouterr()
-    argv = [str(config), str(checkpoint), '--eval', *metrics, '--work-dir', str(tmp_path)]
-    assert main(['test', *argv]) == 0
+    argv = [config, checkpoint, '--eval', *metrics, '--work-dir', tmp_path]
+    assert call('test', *argv) == 0
     printed = capfd.readouterr().out
     assert all(f'{name} ' in printed for name in wanted)
 
@@ -47,9 +47,9 @@ def test_without_network_the_way_to_train_from_scratch_is_named(
     path = write_config(tmp_path, 'seg', small_data)
     weights = 'http://127.0.0.1:9/w.pth'  # nothing listens there
     options = [f'model.backbone.init_cfg.{k}' for k in ('type=Pretrained', f'checkpoint={weights}')]
-    words = [str(path), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *options]
+    words = [path, '--work-dir', tmp_path / 'work', '--cfg-options', *options]
     path.write_text(path.read_text() + "model['backbone']['init_cfg'] = dict()\n")
-    assert main(['train', *words]) == 2
+    assert call('train', *words) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert 'could not be downloaded' in error and '--scratch' in error
     assert '--cfg-options model.backbone.init_cfg=None' in error
@@ -97,8 +97,8 @@ def test_a_scaled_constant_rate_and_a_resumed_run_with_another_batch(small_data,
             f'{loader}.dataset.indices=2', 'default_hooks.logger.interval=1',
             'param_scheduler=None',
         ]  # fmt: skip
-        words = [str(config), '--work-dir', str(tmp_path / 'work'), '--no-validate', *options]
-        assert main(['train', *words, '--auto-scale-lr', '--cfg-options', *settings]) == 0
+        words = [config, '--work-dir', tmp_path / 'work', '--no-validate', *options]
+        assert call('train', *words, '--auto-scale-lr', '--cfg-options', *settings) == 0
         return ''.join(capfd.readouterr())
 
     text = run(1, 1)
@@ -130,8 +130,8 @@ def test_ctrl_c_ends_with_a_line_that_says_how_to_continue(small_data, tmp_path,
     ):
         config.write_text(f"{text}\ncustom_hooks = [dict(type='CtrlC', iteration={iteration})]\n")
         options = ['train_cfg.max_iters=3', 'default_hooks.checkpoint.interval=1']
-        words = [str(config), '--work-dir', str(work_dir), '--cfg-options', *options]
-        assert main(['train', *words]) == 130
+        words = [config, '--work-dir', work_dir, '--cfg-options', *options]
+        assert call('train', *words) == 130
         error = capfd.readouterr().err
         assert error.splitlines()[-1].startswith('Interrupted. ') and message in error
         assert 'Traceback' not in error

@@ -5,7 +5,8 @@ from mmengine.config import Config
 
 from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
-from xcit_mm_cli import check, train
+
+from ..tiny import call
 
 SHAPES = dict(root='data/shapes', train=2, val=1, size=48, seed=0)
 TRAIN = dict(ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))
@@ -81,11 +82,11 @@ def test_commands_explain_missing_data(empty_folder, capsys):
     (empty_folder / 'mine.py').write_text(f"_base_ = '{name}'\nshapes = None\n")
     to_draw = 'xcit-mm shapes data/shapes --train 2400 --val 120 --size 96 --seed 0'
     for command, path, text in (
-        (check, name, to_draw),
-        (check, 'mine.py', 'does not exist'),
-        (train, 'mine.py', 'does not exist'),
+        ('check', name, to_draw),
+        ('check', 'mine.py', 'does not exist'),
+        ('train', 'mine.py', 'does not exist'),
     ):
-        assert command.main([path]) == 2
+        assert call(command, path) == 2
         error = capsys.readouterr().err
         assert text in error and 'Traceback' not in error
     assert [path.name for path in empty_folder.iterdir()] == ['mine.py']

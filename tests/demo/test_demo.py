@@ -13,13 +13,9 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
-import torch
-from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.demo.demo import run_demo
-from xcit_mm.engine.config import load_config
 from xcit_mm.errors import UserError
-from xcit_mm_cli import main
 
 from ..engine.runs import saved_step, wait_for
 
@@ -71,31 +67,6 @@ def check_page(out_dir, config):
             assert cv2.imdecode(data, cv2.IMREAD_COLOR).std() > 5
         else:
             assert ElementTree.fromstring(data.tobytes()).tag.endswith('svg')
-
-
-def test_an_untrained_network_scores_close_to_zero(tmp_path, monkeypatch):
-    config = 'configs/detection/mask_rcnn_xcit_n12_8_shapes.py'
-    monkeypatch.chdir(ROOT)
-    cfg = load_config(config)
-    init_default_scope('mmdet')
-    cfg.model.backbone.norm_cfg.type = 'BN'
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    checkpoint, metrics = tmp_path / 'untrained.pth', tmp_path / 'metrics.json'
-    torch.save(model.state_dict(), checkpoint)
-    arguments = ['--eval', 'bbox', 'segm', '--json', str(metrics), '--work-dir', str(tmp_path)]
-    data = tmp_path / 'shapes'
-    arguments += [
-        '--cfg-options',
-        f'shapes.root={data}',
-        'shapes.train=1',
-        'shapes.val=10',
-        f'test_dataloader.dataset.data_root={data}/coco/',
-        f'test_evaluator.ann_file={data}/coco/annotations/instances_val2017.json',
-    ]
-    assert main(['test', config, str(checkpoint), *arguments]) == 0
-    numbers = json.loads(metrics.read_text())
-    assert numbers['coco/bbox_mAP'] < 0.01 and numbers['coco/segm_mAP'] < 0.01
 
 
 def test_an_interrupted_demo_keeps_its_seed(tmp_path, monkeypatch):

@@ -24,10 +24,9 @@ from xcit_mm.deploy.precision import split_linear, to_half
 from xcit_mm.deploy.support import check_supported
 from xcit_mm.errors import UserError
 from xcit_mm.inference import load_predictor
-from xcit_mm_cli import export
 from xcit_mm_runtime import ImageError
 
-from ..tiny import HEADS, ROOT, WIDTH, build, recipe, write_model
+from ..tiny import HEADS, ROOT, WIDTH, build, call, recipe, write_model
 
 LAYERS = 4
 
@@ -35,7 +34,7 @@ LAYERS = 4
 def run_export(folder, head, patch_size, *options, name='model.onnx'):
     config, checkpoint, model = write_model(folder, head, patch_size)
     out = folder / name
-    assert export.main([str(config), str(checkpoint), '--out', str(out), *options]) == 0
+    assert call('export', config, checkpoint, '--out', out, *options) == 0
     return out, model
 
 
@@ -164,7 +163,7 @@ def export_again(path, monkeypatch, *options):
     out = path.with_stem('-'.join(options[:2]).strip('-').replace('/', '_'))
     monkeypatch.setattr(deploy, 'write_onnx', lambda g, out, *_: out.write_bytes(content))
     words = [config, path.parent / 'weights.pth', '--out', out, '--force', *options]
-    assert export.main([str(word) for word in words]) == 0
+    assert call('export', *words) == 0
     return out, json.loads(report_path(out).read_text())
 
 
@@ -234,7 +233,7 @@ def test_a_file_that_disagrees_is_not_kept(option, segmentor, tmp_path, monkeypa
     monkeypatch.setattr(deploy, 'write_onnx', lambda g, out, *_: out.write_bytes(content))
     before = sorted(tmp_path.iterdir())
     out = str(tmp_path / 'model.onnx')
-    assert export.main([str(config), str(checkpoint), '--out', out, '--uint8', option]) == 2
+    assert call('export', config, checkpoint, '--out', out, '--uint8', option) == 2
     error = capsys.readouterr().err
     assert 'does not agree' in error and 'DIFFERS' in error and 'allowed' in error
     assert sorted(tmp_path.iterdir()) == before
@@ -310,7 +309,7 @@ def test_options_that_make_no_sense(options, words, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path, 'sem_fpn', 16)
     (tmp_path / 'there.onnx').write_text('')
-    assert export.main(['sem_fpn_16.py', 'weights.pth', *options]) == 2
+    assert call('export', 'sem_fpn_16.py', 'weights.pth', *options) == 2
     assert words in capsys.readouterr().err
 
 
@@ -323,7 +322,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     )
     write_model(tmp_path, 'sem_fpn', 16)
     arguments = [str(tmp_path / 'sem_fpn_16.py'), str(tmp_path / 'weights.pth')]
-    assert export.main(arguments) == 2
+    assert call('export', *arguments) == 2
     assert 'pip install onnxscript' in capsys.readouterr().err
 
 

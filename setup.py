@@ -65,9 +65,9 @@ EXTRAS = {
 }
 
 ALL = sorted({name for extra in EXTRAS.values() for name in extra})
-# What det and seg run on, for empty machines. Not in "all": it must not be installed over a compiled
-# mmcv. The newest torch is the one of docs/install.md; mmengine imports pkg_resources, which
-# setuptools 81 removed.
+# What det and seg run on, for empty machines. Not in "all": it must not be installed over a
+# compiled mmcv. docs/install.md has the newest torch that was tried. mmengine imports
+# pkg_resources, which setuptools 81 removed.
 LITE = [
     'torch>=2.6,<2.16',
     'torchvision',

@@ -104,7 +104,7 @@ BROKEN = {
         'raise ImportError("libGL.so.1: cannot open shared object file: No such file")',
         'opencv-python', '4.0', 'pip install opencv-python-headless',
     ),
-    'torch': ('assert False, "version"', 'torch', '99.0', 'To fix: pip install "torch<'),
+    'torch': ('assert False, "version"', 'torch', '99.0', 'To fix: pip install "torch>='),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from xcit_mm.inference.predictors import build_model, class_info
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.models.fast import is_batch_norm
 from xcit_mm.models.pyramid import STRIDES
+from xcit_mm_cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -276,6 +277,12 @@ def check_inputs(cfg):
     assert prepared.mean == pytest.approx([123.675, 116.28, 103.53])
     assert prepared.std == pytest.approx([58.395, 57.12, 57.375])
     assert prepared.channel_order == 'rgb'
+
+
+def call(command, *words):
+    """Run a command of xcit-mm in this process, as if no other one had run; return its status."""
+    forget_runs()
+    return main([command, *map(str, words)])
 
 
 def forget_runs():

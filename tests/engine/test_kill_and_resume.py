@@ -14,14 +14,15 @@ from mmengine.config import Config
 
 from tests.engine import runs
 from tests.tiny import ROOT
+from xcit_mm.engine.training import choose_start
 from xcit_mm.errors import UserError
 from xcit_mm_cli import parse_args
-from xcit_mm_cli.train import choose_start
 from xcit_mm_runtime.files import UNFINISHED
 
 long = pytest.mark.long
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
 SEED = ['--seed', '1']
+SHARDED = ['--cfg-options', 'model_wrapper_cfg.type=FullySharded']
 NO_WORKERS = [
     '--cfg-options',
     'train_dataloader.num_workers=0',
@@ -185,25 +186,6 @@ def new_workers(launcher, count, old=()):
     return [Worker(pid, launcher) for pid in runs.children(launcher)]
 
 
-def restarted_run(work_dir, config, port, kills, *options):
-    """One command that restarts itself after each of the kills, and not once more."""
-    chance = random.Random(0)
-    restarts = dict(MAX_RESTARTS=str(len(kills)))
-    launcher = runs.dist_train(work_dir, config, 2, port, *options, **restarts)
-    try:
-        workers = new_workers(launcher, 2)
-        for kill in kills:
-            # Only the first one writes.
-            number = 0 if kill is runs.kill_while_writing else chance.randrange(2)
-            kill(workers[number], work_dir, chance)
-            runs.check_readable(work_dir)
-            workers = new_workers(launcher, 2, workers)
-    except BaseException:
-        runs.end(launcher)
-        raise
-    check_end(launcher, work_dir)
-
-
 def check_same(tmp_path, config, port, steps, *options):
     """Compare with an undisturbed run, and look for leftovers."""
     whole, killed = tmp_path / 'whole', tmp_path / 'killed'
@@ -213,28 +195,28 @@ def check_same(tmp_path, config, port, steps, *options):
     assert runs.printed(killed).count('resumed after') >= 1
 
 
-# While starting: before the first checkpoint. Sharded modules run one by one.
-RESTARTED = {
-    'ddp': (30, [runs.kill_while_starting, runs.kill_while_training, *SOME[:2]], [], []),
-    'sharded': (
-        20,
-        [runs.kill_while_training, runs.kill_while_writing],
-        ['--cfg-options', 'model_wrapper_cfg.type=FullySharded'],
-        ['--cfg-options', 'model.backbone.fast=False'],
-    ),
-}
-
-
 @on_cpu
 @long
-@pytest.mark.parametrize('wrapper', RESTARTED)
-def test_a_run_with_killed_workers_ends_with_the_weights_of_ddp(
-    wrapper, small_data, tmp_path, free_port
-):
-    steps, kills, options, plain = RESTARTED[wrapper]
+@pytest.mark.parametrize('options', [[], SHARDED], ids=['ddp', 'sharded'])
+def test_a_run_restarts_itself_after_each_of_four_kills(options, small_data, tmp_path, free_port):
+    steps, work_dir, chance = 30, tmp_path / 'killed', random.Random(0)
     config = runs.write_config(tmp_path, 'seg', small_data, steps)
-    restarted_run(tmp_path / 'killed', config, free_port, kills, *options)
-    check_same(tmp_path, config, free_port, steps, *plain)
+    # The first one is before the first checkpoint.
+    kills = [runs.kill_while_starting, runs.kill_while_training, *SOME[:2]]
+    restarts = dict(MAX_RESTARTS=str(len(kills)))  # and not once more
+    launcher = runs.dist_train(work_dir, config, 2, free_port, *options, **restarts)
+    try:
+        workers = new_workers(launcher, 2)
+        for kill in kills:
+            # Only the first one writes.
+            number = 0 if kill is runs.kill_while_writing else chance.randrange(2)
+            kill(workers[number], work_dir, chance)
+            runs.check_readable(work_dir)
+            workers = new_workers(launcher, 2, workers)
+        assert launcher.wait(timeout=600) == 0, runs.printed(work_dir)[-3000:]
+    finally:
+        runs.end(launcher)
+    check_same(tmp_path, config, free_port, steps, *options)
 
 
 @on_cpu

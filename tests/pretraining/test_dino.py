@@ -2,12 +2,16 @@
 
 import copy
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from torch import distributed, multiprocessing
 from torch.nn import functional as F
 
 from xcit_mm.pretraining import DINOHead, KNNAccuracy, LinearProbe, information
@@ -178,6 +182,50 @@ def test_a_run_equals_a_plain_loop(tmp_path):
         if name != 'center':
             assert torch.allclose(model.state_dict()[name], tensor, rtol=1e-5, atol=1e-9), name
     assert not torch.allclose(plain.student.head.last_layer.weight, first_last_layer)
+
+
+def steps():
+    """Take two steps on this process's share of eight images; return weights and center."""
+    model = build(norm_eval=True)  # on the CPU each process has its own batch statistics
+    model.train()
+    wrapped, indices = model, range(8)
+    if distributed.is_initialized():
+        indices = indices[distributed.get_rank() :: distributed.get_world_size()]
+        wrapped = MMDistributedDataParallel(model, device_ids=None)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    wrapper = OptimWrapper(torch.optim.AdamW(parameters, lr=1e-3, eps=1e-4))
+    data = Crops()
+    for _ in range(2):  # the second step uses the center of the first
+        inputs = dict(
+            global_crops=[data.large[i] for i in indices],
+            local_crops=[data.small[i] for i in indices],
+        )
+        loss, _ = model.parse_losses(wrapped(inputs=inputs, mode='loss'))
+        wrapper.update_params(loss)
+        model.move_teacher(0.9)
+    return dict(model.state_dict())
+
+
+def work(rank, port, path):
+    os.environ.update(
+        MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE='2'
+    )
+    torch.set_num_threads(1)
+    distributed.init_process_group('gloo')
+    state = steps()
+    if rank == 0:
+        torch.save(state, path)
+    distributed.destroy_process_group()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason='for machines without CUDA')
+def test_two_processes_equal_one(free_port, tmp_path):
+    multiprocessing.spawn(work, (free_port, tmp_path / 'state.pth'), nprocs=2)
+    found = torch.load(tmp_path / 'state.pth', weights_only=True)
+    assert found['center'].abs().max() > 0
+    for name, tensor in steps().items():
+        assert torch.allclose(found[name], tensor, rtol=1e-5, atol=1e-9), name
 
 
 def test_loss_in_half_precision_is_that_of_the_rounded_scores():

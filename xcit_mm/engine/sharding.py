@@ -25,7 +25,7 @@ try:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, distribute_tensor
 except ImportError:  # before torch 2.6
-    fully_shard = None
+    fully_shard = None  # type: ignore[assignment]
 
     class DTensor(Tensor):  # type: ignore[no-redef]
         """Nothing is one."""

@@ -110,7 +110,7 @@ PACKAGES = (
     Package('torchvision', 'torchvision', '', (), 'timm imports it'),
     Package('timm', 'timm', '>=1.0', (), 'for timm:// weights'),
 )
-# pip would compile mmcv.
+# Not mmcv itself, which pip would compile.
 MMCV_FIX = (
     'pip install mmcv-lite==2.1.0, with torch and torchvision from the same index; or get a '
     'compiled mmcv 2.1: "make setup OPS=compiled" in a clone, or "mim install mmcv==2.1.0" where a '

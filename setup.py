@@ -16,7 +16,8 @@ MIM_FILES = ('configs', 'tools', 'model-index.yml')
 class BuildWithMim(build_py):
     """Ships `configs/`, `tools/` and `model-index.yml` inside the package as `xcit_mm/.mim/`.
 
-    An editable install links to them, so that edits to a config take effect.
+    An editable install links to them, so that edits to a config take effect. Where links are not
+    allowed, as on Windows without developer mode, it copies them: install it again after edits.
     """
 
     def run(self) -> None:
@@ -28,8 +29,12 @@ class BuildWithMim(build_py):
         for name in MIM_FILES:
             source = ROOT / name
             if self.editable_mode:
-                (mim / name).symlink_to(os.path.relpath(source, mim))
-            elif source.is_dir():
+                try:
+                    (mim / name).symlink_to(os.path.relpath(source, mim))
+                    continue
+                except OSError:
+                    pass  # no right to make links
+            if source.is_dir():
                 skip = shutil.ignore_patterns('__pycache__')
                 shutil.copytree(source, mim / name, ignore=skip)
             else:

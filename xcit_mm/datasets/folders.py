@@ -72,7 +72,7 @@ def label_endings(stems: Iterable[str], labels: Iterable[str]) -> list[str]:
 def relative_to(path: Path, folder: Path) -> str:
     """Return a path as configs have it: relative to the data's root if it is in there."""
     path, folder = path.resolve(), folder.resolve()
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
 
 
 def read_lines(path: Path) -> dict[int, str]:

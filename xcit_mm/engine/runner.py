@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmengine.device import get_device
 from mmengine.dist import all_gather_object, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
@@ -85,6 +86,12 @@ class GuardedRunner(Runner):
                 handler.addFilter(self.start)
         logger.info(describe_run(self, logger.log_file), extra={'wanted': True})
         return logger
+
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        """As in mmengine; a Mac's GPU is used only if the config says ``device = 'mps'``."""
+        wrapped = super().wrap_model(model_wrapper_cfg, model)
+        is_wanted = self.cfg.get('device') == 'mps'
+        return wrapped if get_device() != 'mps' or is_wanted else wrapped.to('cpu')
 
     @staticmethod
     def build_dataloader(dataloader: DataLoader | dict, *args: Any, **kwargs: Any) -> DataLoader:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
@@ -105,7 +104,7 @@ def load_model(
     """
     model = build_model(cfg)
     load_weights(model, cfg, checkpoint, allow_partial)
-    return model.to(device or get_device())
+    return model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
 
 
 def build_model(cfg: Config) -> Any:

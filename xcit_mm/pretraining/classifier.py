@@ -59,7 +59,7 @@ class ImageClassifier(BaseModel):
         self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
         # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
         self._teacher: tuple[nn.Module, ...] = ()
-        self.register_load_state_dict_pre_hook(take_bare_weights)
+        self.register_load_state_dict_pre_hook(accept_bare_weights)
 
     def forward(
         self,
@@ -119,7 +119,7 @@ class ImageClassifier(BaseModel):
             _ = self.teacher
 
 
-def take_bare_weights(
+def accept_bare_weights(
     module: nn.Module,
     state_dict: dict[str, Any],
     prefix: str,

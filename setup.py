@@ -65,8 +65,17 @@ EXTRAS = {
 }
 
 ALL = sorted({name for extra in EXTRAS.values() for name in extra})
-# Not in "all": it must not be installed over a compiled mmcv.
-LITE = ['mmcv-lite==2.1.0', 'torchvision']
+# What det and seg run on, for empty machines. Not in "all": it must not be installed over a
+# compiled mmcv. docs/install.md has the newest torch that was tried. mmengine imports
+# pkg_resources, which setuptools 81 removed.
+LITE = [
+    'torch>=2.6,<2.16',
+    'torchvision',
+    'numpy',
+    'mmengine>=0.10.4,<1.0',
+    'mmcv-lite==2.1.0',
+    'setuptools<81',
+]
 
 setup(
     name='xcit_mm',
@@ -83,17 +92,10 @@ setup(
     ),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
     package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
-    # torch 2.6 is the first whose allow-list for weights-only loading takes stand-ins. The table of
-    # docs/install.md, made by dev/torch_matrix.py, shows the newest that was tried.
-    # mmengine imports pkg_resources, which setuptools 81 removed.
-    install_requires=[
-        'torch>=2.6,<2.16',
-        'mmengine>=0.10.4,<1.0',
-        'setuptools<81',
-        'numpy',
-        'rich',
-        'safetensors',
-    ],
+    # Neither torch, numpy nor anything of OpenMMLab: a plugin leaves the environment that it comes
+    # into as it is, whether these come from open-mmlab or from a fork. `import xcit_mm` and the
+    # doctor say what is missing. The extras bring whole environments to empty machines.
+    install_requires=['rich', 'safetensors'],
     extras_require={**EXTRAS, 'all': ALL, 'lite': LITE},
     classifiers=[
         'Development Status :: 4 - Beta',

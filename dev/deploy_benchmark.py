@@ -22,9 +22,10 @@ from dev.measure import run_worker
 from dev.pages import write_between_marks, write_numbers
 from dev.soak import save_random_weights
 from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
+from xcit_mm.engine.config import load_config
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_table, metric_digits
-from xcit_mm_cli.common import explain_errors, load_config
+from xcit_mm_cli.common import explain_errors
 from xcit_mm_runtime.coco import record
 
 Row = dict[str, Any]

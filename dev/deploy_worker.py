@@ -47,8 +47,8 @@ def build_step(runner: dict[str, Any], job: Job) -> Step:
 def _torch_step(runner: dict[str, Any], image: np.ndarray, threads: int) -> Step:
     import torch
 
+    from xcit_mm.engine.config import load_config
     from xcit_mm.inference import load_model
-    from xcit_mm_cli.common import load_config
 
     torch.set_num_threads(threads)
     cfg = load_config(runner['config'], runner.get('options'))

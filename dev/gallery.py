@@ -11,6 +11,7 @@ from PIL import Image
 from dev.class_probe import mean_auc, train_probe
 from dev.margin import describe_largest, load_samples, margin_rows
 from dev.pages import write_between_marks
+from xcit_mm.engine.config import load_config
 from xcit_mm.errors import UserError
 from xcit_mm.models.xcit import XCiT
 from xcit_mm.tables import format_table
@@ -19,7 +20,7 @@ from xcit_mm.visualization.layers import spread
 from xcit_mm.visualization.load import Subject, load_subject
 from xcit_mm.visualization.observe import Picture, draw, observe
 from xcit_mm.visualization.pictures import make_picture
-from xcit_mm_cli.common import explain_errors, load_config
+from xcit_mm_cli.common import explain_errors
 
 # Images of the validation set, counted from 0; the first is in all pictures.
 IMAGES = (3, 5, 7)

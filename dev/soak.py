@@ -25,10 +25,11 @@ from mmengine.registry import MODELS, init_default_scope
 
 from dev.measure import memory_status
 from xcit_mm.datasets.shapes import make_shapes
+from xcit_mm.engine.config import load_config, task_of
 from xcit_mm.errors import UserError
 from xcit_mm.inference import infer, load_predictor
 from xcit_mm.weights import read_weights
-from xcit_mm_cli.common import explain_errors, load_config, task_of
+from xcit_mm_cli.common import explain_errors
 from xcit_mm_runtime.files import write_atomically
 from xcit_mm_runtime.inputs import MediaSource, find_sources
 

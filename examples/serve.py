@@ -88,7 +88,7 @@ class Server(http.server.ThreadingHTTPServer):
             self.clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error of the server."""
+        """Ignore clients that go away: that is no error of the server."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -168,7 +168,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_json(HTTPStatus(code), {'error': message or HTTPStatus(code).phrase})
 
     def respond(self) -> dict[str, Any]:
-        """The answer to a request; raises :class:`Refused` for errors."""
+        """Return the answer to a request; raise :class:`Refused` for errors."""
         self.check_time()
         if self.path not in ROUTES:
             raise Refused(HTTPStatus.NOT_FOUND, f'there are only {" and ".join(ROUTES)}')
@@ -192,7 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, 'the request came too slowly')
 
     def read_image(self) -> np.ndarray:
-        """The image in the body, BGR, after all checks that need no decoding."""
+        """Return the image in the body, BGR, after all checks that need no decoding."""
         kind = self.headers.get_content_type()
         if kind not in FORMATS:
             known = ', '.join(FORMATS)
@@ -242,7 +242,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def describe(model: Model, image: np.ndarray) -> dict[str, Any]:
-    """What a model finds, in plain values; masks are run-length encoded as in COCO.
+    """Return what a model finds, in plain values; masks are run-length encoded as in COCO.
 
     Args:
         model (Model): The model.

@@ -1,5 +1,4 @@
 import functools
-import importlib
 import json
 import os
 import shutil
@@ -8,7 +7,6 @@ import socket
 
 import pytest
 
-from xcit_mm_cli import COMMANDS, run_command
 from xcit_mm_cli.doctor import ISA_WITHOUT_AMX, has_broken_amx
 
 # Before torch is imported; processes that are started later inherit the setting.
@@ -24,12 +22,7 @@ from torch.utils.data import _utils as data_utils
 
 from xcit_mm.datasets.shapes import make_shapes
 
-from .tiny import forget_runs, write_recipe
-
-for name in COMMANDS:
-    # Tests call a command as train.main(argv).
-    command = importlib.import_module(f'xcit_mm_cli.{name.replace("-", "_")}')
-    command.main = functools.partial(run_command, name)
+from .tiny import call, forget_runs, write_recipe
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
     # Parallel tests, and the processes that they start, share the cores.
@@ -109,14 +102,12 @@ def small_data(small_shapes, tmp_path_factory):
 @pytest.fixture(scope='session')
 def trained(small_data, tmp_path_factory):
     """A function that returns a recipe with a tiny model, and its checkpoint after one step."""
-    from xcit_mm_cli import train
 
     @functools.cache
     def train_once(head, patch_size=16):
         folder = tmp_path_factory.mktemp(f'{head}_{patch_size}')
         config = write_recipe(folder, head, patch_size, small_data)
-        forget_runs()
-        assert train.main([str(config), '--work-dir', str(folder / 'work'), '--seed', '1']) == 0
+        assert call('train', config, '--work-dir', folder / 'work', '--seed', '1') == 0
         forget_runs()
         (checkpoint,) = (folder / 'work').glob('*_1.pth')
         return config, checkpoint

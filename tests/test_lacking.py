@@ -59,12 +59,12 @@ def blamed(output):
 @pytest.mark.long  # make setup ends with the same check
 def test_doctor_finds_no_problem_here_or_with_a_fork(tmp_path):
     environment = Environment(tmp_path, ['mmdet-3.3.0.dist-info'])
-    environment.add('onedl-mmdetection', '3.5.1', 'mmdet')
+    environment.add('onedl-mmdetection', '9.5.1', 'mmdet')
     run = environment.command('doctor')
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == 'Detection and segmentation can run.'
     assert re.search(r'^mmcv operators +(compiled|torchvision) +ok$', run.stdout, re.M)
-    assert re.search(r'^onedl-mmdetection +3.5.1 +\S+ +ok, not tested$', run.stdout, re.M)
+    assert re.search(r'^onedl-mmdetection +9.5.1 +\S+ +ok, not tested$', run.stdout, re.M)
     assert len(re.findall(r'^(?:detection|segmentation) +predicts +ok$', run.stdout, re.M)) == 2
     assert blamed(run.stdout) == []
 
@@ -104,7 +104,7 @@ BROKEN = {
         'raise ImportError("libGL.so.1: cannot open shared object file: No such file")',
         'opencv-python', '4.0', 'pip install opencv-python-headless',
     ),
-    'torch': ('assert False, "version"', 'torch', '99.0', 'To fix: pip install "torch<'),
+    'torch': ('assert False, "version"', 'torch', '99.0', 'To fix: pip install "torch>='),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xcit_mm_cli.common import load_config
+from xcit_mm.engine.config import load_config
 
 from .tiny import BACKBONE, CONFIGS, LOADERS, ROOT
 
@@ -15,17 +15,14 @@ from .tiny import BACKBONE, CONFIGS, LOADERS, ROOT
 PROGRAM = """
 import sys
 import tests.conftest
-from tests.tiny import forget_runs
-from xcit_mm_cli import infer, test, train
+from tests.tiny import call
 weights = 'work/{}_1.pth'
 print('== train')
-assert train.main(['user.py', '--work-dir', 'work']) == 0
-forget_runs()
+assert call('train', 'user.py', '--work-dir', 'work') == 0
 print('== test')
-assert test.main(['user.py', weights, '--work-dir', 'tested']) == 0
-forget_runs()
+assert call('test', 'user.py', weights, '--work-dir', 'tested') == 0
 print('== infer')
-assert infer.main([sys.argv[1], '--config', 'user.py', '--checkpoint', weights]) == 0
+assert call('infer', sys.argv[1], '--config', 'user.py', '--checkpoint', weights) == 0
 """
 WARNINGS = ('WARNING', 'Warning', 'is not installed', 'Failed to')
 # What a run prints after its start.

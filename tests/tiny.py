@@ -9,10 +9,13 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import ManagerMixin
+from torch import nn
 
-from xcit_mm.compat import revert_sync_bn
+from xcit_mm.inference.predictors import build_model, class_info
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.models.fast import is_batch_norm
 from xcit_mm.models.pyramid import STRIDES
+from xcit_mm_cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,10 +167,34 @@ def recipe(head, patch_size):
 
 
 def build(cfg):
-    """The model of a config in eval mode, with weights like no initial ones."""
-    init_default_scope(cfg.default_scope)
-    revert_sync_bn(cfg)
-    return randomize(MODELS.build(cfg.model)).eval()
+    """The model of a config in eval mode, whose scores spread as those of trained models do.
+
+    Random heads give every box the same score, up to rounding: then rounding decides what is found.
+    """
+    model = build_model(cfg)
+    for name, module in model.named_modules():
+        if is_batch_norm(module):
+            nn.init.normal_(module.running_mean, 0, 0.1)
+            nn.init.normal_(module.bias, 0, 0.1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 2)
+        elif name.endswith(('fc_reg', 'rpn_reg', 'rpn_cls', 'fc_cls', 'conv_logits')):
+            nn.init.normal_(module.weight, 0, 0.3)
+            nn.init.normal_(module.bias, 0, 0 if name.endswith('reg') else 1)
+    for layer in model.backbone.layers:
+        for gamma in (layer.gamma1, layer.gamma2, layer.gamma3):
+            nn.init.normal_(gamma, 0.5, 0.3)
+    model.dataset_meta = class_info(cfg, None)
+    return model
+
+
+def write_model(folder, head, patch_size):
+    """Write the config and the weights of a tiny model; return both paths, and the model."""
+    path = write_recipe(folder, head, patch_size, 'data')
+    model = build(recipe(head, patch_size))
+    checkpoint = folder / 'weights.pth'
+    torch.save({'state_dict': model.state_dict(), 'meta': {}}, checkpoint)
+    return path, checkpoint, model
 
 
 BACKBONE = """
@@ -250,6 +277,12 @@ def check_inputs(cfg):
     assert prepared.mean == pytest.approx([123.675, 116.28, 103.53])
     assert prepared.std == pytest.approx([58.395, 57.12, 57.375])
     assert prepared.channel_order == 'rgb'
+
+
+def call(command, *words):
+    """Run a command of xcit-mm in this process, as if no other one had run; return its status."""
+    forget_runs()
+    return main([command, *map(str, words)])
 
 
 def forget_runs():

@@ -13,14 +13,14 @@ __all__ = ['__version__']
 
 
 def _require(name: str, package: str) -> None:
+    """Raise if a package is missing: no requirement of ours installs or replaces these."""
     if find_spec(name) is None:
         message = f'xcit_mm needs {name}, which is not installed. To fix: pip install {package}'
         raise ModuleNotFoundError(message, name=name)
 
 
-_require('torch', 'torch')
+_require('torch', 'torch torchvision')
 _require('mmengine', 'mmengine')
-# No requirement asks for mmcv, because pip would compile it.
 _require('mmcv', 'mmcv-lite==2.1.0')
 
 from . import compat  # noqa: E402

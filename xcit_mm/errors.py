@@ -1,9 +1,12 @@
-"""Errors that a user can fix, and how to tell that memory ran out."""
+"""Errors that a user can fix, and how to tell that memory or the disk ran out."""
+
+import errno
 
 from xcit_mm_runtime.errors import UserError
 
-__all__ = ['BUILD_ERRORS', 'TooSmallError', 'UserError', 'is_out_of_memory']
+__all__ = ['BUILD_ERRORS', 'DISK_FULL', 'TooSmallError', 'UserError', 'is_out_of_memory']
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What classes raise if they cannot be built with the arguments of a config.
 BUILD_ERRORS = (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError)
 

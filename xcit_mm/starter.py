@@ -59,7 +59,7 @@ class Choice:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the weights are those of a whole detector or segmentor."""
+        """True if the weights are those of a whole detector or segmentor."""
         return (self.weights or '').startswith(('xcit://coco/', 'xcit://ade20k/'))
 
 

@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from xcit_mm_runtime.files import write_atomically
-
 
 def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
     """Lay out rows that have the same keys.
@@ -55,33 +53,6 @@ def format_metric(metric: str, value: float) -> str:
         value (float): Its value.
     """
     return f'{value:.{metric_digits(metric)}f}'
-
-
-def write_table(
-    title: str,
-    rows: Sequence[dict[str, Any]],
-    style: str = 'text',
-    path: str | None = None,
-    note: str = '',
-) -> None:
-    """Print a table, or write it to a file and say so.
-
-    Args:
-        title (str): Its heading.
-        rows (Sequence[dict]): See :func:`format_table`.
-        style (str): ``text``, ``markdown`` or ``json``.
-        path (str, optional): The file. Defaults to None, the screen.
-        note (str): A sentence below it.
-    """
-    table = format_table(rows, style)
-    if style != 'json':
-        heading = f'## {title}' if style == 'markdown' else title
-        table = '\n\n'.join(part for part in (heading, table, note) if part)
-    if path is None:
-        print(table)
-    else:
-        write_atomically(path, table + '\n')
-        print(f'{title}: {len(rows)} rows written to {path}')
 
 
 def _text(value: Any) -> str:

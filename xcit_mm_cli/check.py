@@ -1,17 +1,9 @@
 """``xcit-mm check``: check the datasets of a config."""
 
-from __future__ import annotations
-
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from .options import add_cfg_options, add_config, add_flag, positive
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
-
-    from xcit_mm.datasets.problems import Problem
 
 SPLITS = ('train', 'val', 'test')
 
@@ -42,11 +34,13 @@ def run(args: argparse.Namespace) -> int:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.check.heads import find_class_problems
     from xcit_mm.datasets.present import check_datasets
+    from xcit_mm.engine.config import load_config, task_of
     from xcit_mm.errors import UserError
     from xcit_mm_runtime.files import write_atomically
 
-    from .common import check_output, load_config, print_problems, task_of
+    from .common import check_output
 
     cfg = load_config(args.config, args.cfg_options)
     check_output(args.json, args.force)
@@ -60,43 +54,12 @@ def run(args: argparse.Namespace) -> int:
         report = find_problems(datasets, args.workers)
     except TypeError as error:
         raise UserError(f'This dataset cannot be checked: {error}.') from None
-    report.problems += check_class_counts(cfg, args.config, datasets)
-    print_problems(report)
+    report.problems += find_class_problems(cfg, args.config, datasets)
+    if report.problems:
+        print(report.describe() + '\n')
     notes = len(report.problems) - report.errors
     print(f'{report.images} images: {report.errors} errors, {notes} notes')
     if args.json:
         write_atomically(args.json, report.to_json())
         print(f'all problems: {args.json}')
     return 1 if report.errors else 0
-
-
-def check_class_counts(cfg: Config, path: str, datasets: dict[str, list[dict]]) -> list[Problem]:
-    """Return a problem if heads of the model have another number of classes than the data.
-
-    Args:
-        cfg (Config): The config.
-        path (str): Its name.
-        datasets (dict[str, list[dict]]): The innermost datasets, by split.
-    """
-    from mmengine.registry import MODELS
-
-    from xcit_mm.compat import revert_sync_bn
-    from xcit_mm.datasets.check.datasets import build_lazily
-    from xcit_mm.datasets.check.heads import check_heads
-    from xcit_mm.datasets.problems import Problem
-    from xcit_mm.errors import BUILD_ERRORS, UserError
-
-    if not cfg.get('model') or not cfg.get('check_classes', True):
-        return []
-    revert_sync_bn(cfg)
-    try:
-        model = MODELS.build(cfg.model)
-    except BUILD_ERRORS:
-        return []  # this command is for data; training says what is wrong with the model
-    try:
-        for split, configs in datasets.items():
-            for config in configs:
-                check_heads(model, cfg.model, build_lazily(config).metainfo, f'{split} data')
-    except UserError as error:
-        return [Problem('config: class count', path, str(error))]
-    return []

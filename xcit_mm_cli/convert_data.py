@@ -64,10 +64,9 @@ def print_converted(converted: Converted) -> None:
     """Print what was wrong, and what was written."""
     from xcit_mm.tables import format_table
 
-    from .common import print_problems
-
     report = converted.report
-    print_problems(report)
+    if report.problems:
+        print(report.describe() + '\n')
     print(format_table(converted.rows) + '\n')
     print('\n'.join(f'{split}: {path}' for split, path in converted.files.items()))
     print(f'{report.errors} left out, {len(report.problems) - report.errors} notes')

@@ -76,38 +76,41 @@ class Package(NamedTuple):
     Args:
         module (str): What is imported. Any distribution that has it will do, such as a fork.
         distribution (str): What is usually installed to get it.
+        tested (str): The versions that were tested. Defaults to '', for any.
         tasks (Sequence[str]): The tasks that need it. Defaults to both.
         purpose (str): What needs it, where that is not obvious. Defaults to ''.
     """
 
     module: str
     distribution: str
+    tested: str = ''
     tasks: Sequence[str] = tuple(TASKS)
     purpose: str = ''
 
 
-# In the order in which they can be imported, and should be fixed.
+DETECTION, SEGMENTATION = ('detection',), ('segmentation',)
+# In the order in which they can be imported, and should be fixed. The versions are those of the
+# table in docs/install.md, also of forks with the same modules; no requirement asks for them.
 PACKAGES = (
     Package('numpy', 'numpy'),
-    Package('torch', 'torch'),
+    Package('torch', 'torch', '>=2.1,<2.16'),
     Package('cv2', 'opencv-python'),
-    Package('pkg_resources', 'setuptools', purpose='mmengine imports its pkg_resources'),
+    Package('pkg_resources', 'setuptools', '<81', purpose='mmengine imports its pkg_resources'),
     Package('rich', 'rich'),
     Package('safetensors', 'safetensors'),
-    Package('mmengine', 'mmengine'),
-    Package('mmcv', 'mmcv'),
+    Package('mmengine', 'mmengine', '>=0.10.4,<1.0'),
+    Package('mmcv', 'mmcv', '>=2.1,<2.4'),
     Package('xcit_mm', 'xcit_mm'),
-    Package('pycocotools', 'pycocotools', ('detection',)),
-    Package('six', 'six', ('detection',), 'mmdet imports it'),
-    Package('mmdet', 'mmdet', ('detection',)),
-    Package('ftfy', 'ftfy', ('segmentation',), 'mmseg imports it'),
-    Package('regex', 'regex', ('segmentation',), 'mmseg imports it'),
-    Package('mmseg', 'mmsegmentation', ('segmentation',)),
-    Package('torchvision', 'torchvision', (), 'timm imports it'),
-    Package('timm', 'timm', (), 'for timm:// weights'),
+    Package('pycocotools', 'pycocotools', '', DETECTION),
+    Package('six', 'six', '', DETECTION, 'mmdet imports it'),
+    Package('mmdet', 'mmdet', '>=3.2,<3.6', DETECTION),
+    Package('ftfy', 'ftfy', '', SEGMENTATION, 'mmseg imports it'),
+    Package('regex', 'regex', '', SEGMENTATION, 'mmseg imports it'),
+    Package('mmseg', 'mmsegmentation', '>=1.2,<1.5', SEGMENTATION),
+    Package('torchvision', 'torchvision', '', (), 'timm imports it'),
+    Package('timm', 'timm', '>=1.0', (), 'for timm:// weights'),
 )
-# No requirement of this package asks for mmcv: pip would compile it.
-MMCV_TESTED = '>=2.0.0,<2.2'
+# Not mmcv itself, which pip would compile.
 MMCV_FIX = (
     'pip install mmcv-lite==2.1.0, with torch and torchvision from the same index; or get a '
     'compiled mmcv 2.1: "make setup OPS=compiled" in a clone, or "mim install mmcv==2.1.0" where a '
@@ -202,15 +205,14 @@ def _find(package: Package, providers: Sequence[str]) -> Check:
         providers (Sequence[str]): The installed distributions that have it.
     """
     name = providers[0] if providers else package.distribution
-    tested = MMCV_TESTED if package.module == 'mmcv' else _tested(package.distribution)
-    fix = FIXES.get(package.module) or f'pip install "{package.distribution}{tested}"'
-    check = Check(name, package.tasks, tested=tested, fix=fix)
+    fix = FIXES.get(package.module) or f'pip install "{package.distribution}{package.tested}"'
+    check = Check(name, package.tasks, tested=package.tested, fix=fix)
     if providers:
         check.found = importlib.metadata.version(name)
     if importlib.util.find_spec(package.module) is None:
         check.problem = 'not installed' + (f' ({package.purpose})' if package.purpose else '')
-    elif providers and not _satisfies(check.found, tested):
-        check.remark = f'version {check.found} was not tested; {tested} was'
+    elif providers and not _satisfies(check.found, check.tested):
+        check.remark = f'version {check.found} was not tested; {check.tested} was'
     return check
 
 
@@ -304,16 +306,6 @@ def has_broken_amx() -> bool:
 def _claims_amx() -> bool:
     cpuinfo = Path('/proc/cpuinfo')
     return cpuinfo.is_file() and 'amx_tile' in cpuinfo.read_text(encoding='utf-8')
-
-
-def _tested(name: str) -> str:
-    """Return the range of a package that setup.py states, from this package's metadata."""
-    try:
-        requirements = importlib.metadata.requires('xcit_mm') or []
-    except importlib.metadata.PackageNotFoundError:
-        return ''
-    found = (re.match(rf'{name}\s*([<>=!~][^;]*)', requirement) for requirement in requirements)
-    return next((match[1].strip() for match in found if match), '')
 
 
 def _satisfies(version: str, bounds: str) -> bool:

@@ -123,17 +123,11 @@ def run(args: argparse.Namespace) -> int:
     from xcit_mm.deploy.export import export, report_path
     from xcit_mm.deploy.metadata import Options
     from xcit_mm.deploy.support import check_packages, check_supported
+    from xcit_mm.engine.config import dense_task_of, explaining_config, load_config
     from xcit_mm.errors import UserError
     from xcit_mm.inference.predictors import build_model, load_weights
 
-    from .common import (
-        check_checkpoint,
-        check_output,
-        config_name,
-        dense_task_of,
-        explaining_config,
-        load_config,
-    )
+    from .common import check_checkpoint, check_output, config_name
 
     check_packages(args.format)
     cfg = load_config(args.config, args.cfg_options)

@@ -23,6 +23,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from mmengine.config import Config
+
     from xcit_mm.inference import AnnotationFile
     from xcit_mm_runtime.inputs import MediaSource
     from xcit_mm_runtime.predict import Predictor
@@ -196,9 +198,10 @@ def run(args: argparse.Namespace) -> int:
         print_left_out(args.inputs)
     key = hash_settings(chosen.settings, args, sources)
     score_thr = None if args.no_vis else args.score_thr
-    job, share, skipped = infer(
+    records = infer(
         chosen.build(), sources, out_dir, score_thr, key, annotations, process, args.retry_skipped
     )
+    job, share, skipped = records.job, len(records.share), records.list_skipped()
     if not is_alone:
         print(
             f'shard {process.shard}: {share - len(skipped)} of {share} inputs, {len(skipped)} '
@@ -228,15 +231,8 @@ class ChosenModel(NamedTuple):
 def choose_model(args: argparse.Namespace) -> ChosenModel:
     """Return the model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
     import xcit_mm_runtime
+    from xcit_mm.engine.config import explaining_config
     from xcit_mm.inference import TASKS, load_predictor
-
-    from .common import (
-        check_checkpoint,
-        check_device,
-        dense_task_of,
-        explaining_config,
-        load_config,
-    )
 
     if args.model:
         # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
@@ -244,16 +240,26 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
         model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
         model.check_predicts()
         return ChosenModel(model.task, model.metadata.to_dict(), lambda: model)
-    cfg = load_config(args.config, args.cfg_options)
-    scope = dense_task_of(cfg, 'infer')
-    check_checkpoint(args.checkpoint)
-    check_device(args.device)
+    cfg, scope = read_config(args)
 
     def build() -> Predictor:
         with explaining_config(args.config):
             return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
 
     return ChosenModel(TASKS[scope], cfg.to_dict(), build)
+
+
+def read_config(args: argparse.Namespace) -> tuple[Config, str]:
+    """Return the config and its scope; raise if the checkpoint or the device is missing."""
+    from xcit_mm.engine.config import dense_task_of, load_config
+
+    from .common import check_checkpoint, check_device
+
+    cfg = load_config(args.config, args.cfg_options)
+    scope = dense_task_of(cfg, 'infer')
+    check_checkpoint(args.checkpoint)
+    check_device(args.device)
+    return cfg, scope
 
 
 def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:
@@ -352,6 +358,7 @@ def hash_settings(
 def infer_large(args: argparse.Namespace) -> int:
     """Run on large images, one after another."""
     from xcit_mm.configs import bit_depth, category_ids
+    from xcit_mm.engine.config import explaining_config
     from xcit_mm.errors import UserError
     from xcit_mm.inference import TASKS, load_model
     from xcit_mm.inference.ids import own_ids
@@ -367,29 +374,18 @@ def infer_large(args: argparse.Namespace) -> int:
     from xcit_mm_runtime.inputs import to_network_depth
     from xcit_mm_runtime.predict import results_path
 
-    from .common import (
-        check_checkpoint,
-        check_device,
-        dense_task_of,
-        explaining_config,
-        load_config,
-    )
-
     try:
         memory = None if args.memory is None else parse_bytes(args.memory)
     except ValueError as error:
         raise UserError(f'--memory {error}.') from None
     paths = find_large_images(args.inputs)
     check_names(paths)
-    cfg = load_config(args.config, args.cfg_options)
-    task, out_dir = dense_task_of(cfg, 'infer'), Path(args.out_dir)
+    (cfg, task), out_dir = read_config(args), Path(args.out_dir)
     if task == 'mmdet' and args.whole:
         raise UserError(
             '--whole is for segmentation: boxes cannot be put together from parts of a feature map '
             'without all of it. For detection, use --window 2048 --overlap 256.'
         )
-    check_checkpoint(args.checkpoint)
-    check_device(args.device)
     annotations = open_annotations(args, TASKS[task])
     labels = [out_dir / 'labels' / f'{path.stem}.tif' for path in paths]
     outputs = [results_path(TASKS[task], out_dir)] if task == 'mmdet' else labels

@@ -206,9 +206,8 @@ def _check(text: str, name: str, task: str) -> CheckReport:
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
     from xcit_mm.datasets.guard import build_guarded
+    from xcit_mm.engine.config import explaining_config, load_config
     from xcit_mm.errors import UserError
-
-    from .common import explaining_config, load_config
 
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, name)
@@ -230,9 +229,8 @@ def _check(text: str, name: str, task: str) -> CheckReport:
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:
-    from .common import print_problems
-
-    print_problems(report)
+    if report.problems:
+        print(report.describe() + '\n')
     counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
     print(f'images: {counts}; median size {data.size[0]} x {data.size[1]}')
     noun = 'class' if len(data.classes) == 1 else 'classes'

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     out_dir = Path(args.out_dir)
     records = Records(out_dir)
-    job, missing, skipped = records.job, records.missing, int(records.is_skipped.sum())
+    job, missing, skipped = records.job, records.count_left(), len(records.skipped)
     if missing and not args.allow_missing:
         raise UserError(
             f'{missing} of {job.inputs} inputs are missing. Start the infer command again, with '
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             'is there.'
         )
     merge(records, out_dir)
-    print_results(job, out_dir, records.skipped(), job.inputs - missing - skipped)
+    print_results(job, out_dir, records.list_skipped(), job.inputs - missing - skipped)
     if not missing and not skipped:
         delete_shards(out_dir)
         return 0

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from xcit_mm.stats import COUNTING_RULE, HEADS_RULE, classifier_table, heads_table
-    from xcit_mm.tables import write_table
+    from xcit_mm.tables import format_table
+    from xcit_mm_runtime.files import write_atomically
 
     from .common import check_output
 
@@ -32,5 +33,13 @@ def run(args: argparse.Namespace) -> int:
         note += f'\n{agree} of {len(rows)} cells agree with the paper.'
     else:
         title, rows, note = 'Classifiers', classifier_table(), COUNTING_RULE
-    write_table(title, rows, args.format, args.out, note)
+    table = format_table(rows, args.format)
+    if args.format != 'json':
+        heading = f'## {title}' if args.format == 'markdown' else title
+        table = f'{heading}\n\n{table}\n\n{note}'
+    if args.out is None:
+        print(table)
+    else:
+        write_atomically(args.out, table + '\n')
+        print(f'{title}: {len(rows)} rows written to {args.out}')
     return 0

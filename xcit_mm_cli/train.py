@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from .options import add_config, add_flag, add_run_options, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
-    from mmengine.runner import Runner
 
 # Initializations that read a file.
 PRETRAINED = ('Pretrained', 'PretrainedXCiT')
@@ -51,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
     from mmengine.runner import find_latest_checkpoint
 
     from xcit_mm.datasets.present import check_datasets
+    from xcit_mm.engine.config import build_runner, load_config, task_of
+    from xcit_mm.engine.training import choose_start, train
 
-    from .common import build_runner, check_checkpoint, load_config, prepare_run, task_of
+    from .common import check_checkpoint, prepare_run
 
     cfg = load_config(args.config, args.cfg_options)
     task_of(cfg)
@@ -108,61 +108,3 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
-
-
-def choose_start(cfg: Config, resume: str | None) -> None:
-    """Resume from the latest checkpoint if that was asked for and there is one.
-
-    Without one, the run starts as the config says. If torchrun may restart the run, it is asked for
-    each time: after a restart of the machine, nothing else tells that this is not the first start.
-
-    Args:
-        cfg (Config): The config, with its work folder.
-        resume (str, optional): ``auto`` or a checkpoint.
-    """
-    from mmengine.runner import find_latest_checkpoint
-
-    from xcit_mm.errors import UserError
-
-    if int(os.environ.get('TORCHELASTIC_MAX_RESTARTS', 0)) > 0:
-        if resume not in (None, 'auto'):
-            raise UserError(
-                f'--resume {resume} would start again from this checkpoint after each restart. '
-                'With MAX_RESTARTS, a run resumes from the latest checkpoint in its work folder: '
-                f'leave out --resume. To start from these weights: --cfg-options load_from={resume}'
-            )
-        resume = 'auto'
-    if resume == 'auto' and find_latest_checkpoint(cfg.work_dir) is not None:
-        cfg.resume, cfg.load_from = True, None
-
-
-def train(runner: Runner) -> None:
-    """Train; raise a UserError for what a user can fix."""
-    from xcit_mm.engine import ProgressBarHook, describe_resume_point
-    from xcit_mm.errors import UserError
-    from xcit_mm.weights import DownloadError
-
-    from .common import DISK_FULL
-
-    try:
-        runner.train()
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise UserError(
-            f'{error.filename or "A file"} could not be written: {error.strerror}. '
-            f'{describe_resume_point(runner.work_dir)} Free some space first; '
-            'default_hooks.checkpoint.max_keep_ckpts limits how many checkpoints are kept.'
-        ) from None
-    except DownloadError as error:
-        setting = 'load_from' if runner.cfg.get('load_from') else 'model.backbone.init_cfg'
-        raise UserError(
-            f'{error} To train from scratch, add --cfg-options {setting}=None; for your own data, '
-            '"xcit-mm init" with --scratch writes a config with a schedule for that.'
-        ) from None
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(describe_resume_point(runner.work_dir)) from None
-    finally:
-        for hook in runner.hooks:
-            if isinstance(hook, ProgressBarHook):
-                hook.stop()  # the bar must not overdraw an error

@@ -12,7 +12,6 @@ from .options import CHECKPOINT_HELP, add_device, add_flag, positive
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
-    from mmengine.config import Config
 
     from xcit_mm.visualization.load import Subject
 
@@ -79,17 +78,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from xcit_mm.errors import is_out_of_memory
+    import torch
+
+    from xcit_mm.engine.config import load_config
+    from xcit_mm.errors import UserError, is_out_of_memory
+    from xcit_mm.visualization.load import load_subject
     from xcit_mm.visualization.observe import draw, observe
     from xcit_mm.visualization.pictures import make_picture
     from xcit_mm_runtime.inputs import find_images
     from xcit_mm_runtime.progress import track
 
-    from .common import load_config, print_left_out
+    from .common import check_checkpoint, check_device, print_left_out
 
     images = find_images(args.inputs)
     cfg = load_config(args.config) if args.config else None
-    subject = load(args.checkpoint, cfg, args.device)
+    check_checkpoint(args.checkpoint)
+    check_device(args.device)
+    device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    try:
+        subject = load_subject(args.checkpoint, cfg, device)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
     resize = None if args.full_size else subject.resize
     names = choose_pictures(subject, args.pictures)
     layers = choose_layers(len(subject.backbone.layers), args.layers)
@@ -117,30 +126,6 @@ def run(args: argparse.Namespace) -> int:
     done = len(images) - len(skipped)
     print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
     return 1 if skipped else 0
-
-
-def load(checkpoint: str, cfg: Config | None, device: str | None = None) -> Subject:
-    """Load the model, or explain in one paragraph why that is impossible.
-
-    Args:
-        checkpoint (str): As for ``load_subject``.
-        cfg (Config, optional): As for ``load_subject``.
-        device (str, optional): Where it runs. Defaults to None, CUDA if there is one.
-    """
-    import torch
-
-    from xcit_mm.errors import UserError
-    from xcit_mm.visualization.load import load_subject
-
-    from .common import check_checkpoint, check_device
-
-    check_checkpoint(checkpoint)
-    check_device(device)
-    device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    try:
-        return load_subject(checkpoint, cfg, device)
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(str(error)) from None
 
 
 def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs exported models, and draws predictions, without PyTorch: numpy, OpenCV and ONNX Runtime.
+"""The base without PyTorch: reads images, runs exported models, draws and writes predictions.
 
 Nothing here imports ``xcit_mm``, PyTorch or OpenMMLab. Images are BGR, as OpenCV reads them.
 """

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from xcit_mm.engine.config import load_config
 from xcit_mm.visualization.pictures import PICTURES
 from xcit_mm_cli import COMMANDS, main, parse_args, visualize
-from xcit_mm_cli.common import load_config
 
 ROOT = Path(__file__).parents[2]
 CONFIG = 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'

@@ -12,19 +12,10 @@ import pytest
 import tifffile
 import torch
 
-from xcit_mm_cli import main
-
-from ..tiny import ROOT
+from ..tiny import ROOT, call
 
 # Where nobody may write, whoever runs the tests.
 FORBIDDEN = Path('/sys/xcit_mm')
-
-
-def call(command, *words):
-    try:
-        return main([command, *map(str, words)])
-    except SystemExit as ended:
-        return ended.code
 
 
 @pytest.fixture(scope='module')

@@ -14,12 +14,12 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xcit_mm.inference import shards, videos
-from xcit_mm_cli import infer, test
 from xcit_mm_runtime import inputs, predict
 from xcit_mm_runtime.__main__ import main as xcit_mm_runtime_main
 from xcit_mm_runtime.draw import SEGMENTATION_OPACITY
 
-from ..runtime import graphs
+from ..runtime.graphs import write_model
+from ..tiny import call as call_command
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def call(trained, images, tmp_path):
     def run_infer(head, *more, inputs=(images,)):
         config, checkpoint = trained(head)
         words = [*inputs, '--config', config, '--checkpoint', checkpoint, *more]
-        return infer.main([str(word) for word in [*words, '--out-dir', tmp_path / 'out']])
+        return call_command('infer', *words, '--out-dir', tmp_path / 'out')
 
     return run_infer
 
@@ -107,7 +107,7 @@ def test_pycocotools_scores_the_predictions_as_the_test_command_does(
     settings = [f'test_evaluator.ann_file={truth}', f'test_dataloader.dataset.ann_file={truth}']
     settings += [f'test_dataloader.dataset.data_prefix.img={folder.parent}/']
     words = [config, checkpoint, '--json', tmp_path / 'metrics.json', '--work-dir', tmp_path / 'w']
-    assert test.main([str(word) for word in [*words, '--cfg-options', *settings]]) == 0
+    assert call_command('test', *words, '--cfg-options', *settings) == 0
     metrics = json.loads((tmp_path / 'metrics.json').read_text())
     options = ('--no-vis', '--force', '--ann-file', truth)
     assert call('mask_rcnn', *options, inputs=[folder]) == 0
@@ -266,14 +266,10 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
     task, images, tmp_path, capfd
 ):
     model, infer_dir, plain_dir = (tmp_path / name for name in ('model.onnx', 'out', 'plain'))
-    info = graphs.metadata(task, ['disc', 'bar', 'star'])
-    if task == 'detection':
-        graphs.detector(model, graphs.random_detections(6, (96, 96)), info)
-    else:
-        graphs.segmentor(model, np.eye(3, dtype=np.float32)[:, :, None, None], info)
+    write_model(model, task, (96, 96))
     cv2.imwrite(str(images / 'thin.png'), np.zeros((8, 3000, 3), np.uint8))
     words = [str(images), '--model', str(model), '--out-dir', str(infer_dir)]
-    assert infer.main(words) == 1
+    assert call_command('infer', *words) == 1
     printed = capfd.readouterr().out
     assert '2 of 4 images' in printed and 'too thin to be resized' in printed
     assert xcit_mm_runtime_main([str(model), str(images), '--out-dir', str(plain_dir)]) == 1
@@ -281,8 +277,8 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
         for path in one.rglob('*.*'):
             assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path
     assert len(list(infer_dir.rglob('*.*'))) == (3 if task == 'detection' else 4)
-    assert infer.main(words) == 2 and '--force' in capfd.readouterr().err
-    assert infer.main([*words[:1], '--model', str(images / '0.jpg')]) == 2
+    assert call_command('infer', *words) == 2 and '--force' in capfd.readouterr().err
+    assert call_command('infer', *words[:1], '--model', images / '0.jpg') == 2
     assert 'not an ONNX file' in capfd.readouterr().err
 
 
@@ -295,7 +291,7 @@ def test_a_model_and_a_checkpoint_are_not_mixed(capfd):
         (): 'required',
     }.items():
         with pytest.raises(SystemExit, match='2'):
-            infer.main(['a.jpg', *words])
+            call_command('infer', 'a.jpg', *words)
         assert message in capfd.readouterr().err
 
 

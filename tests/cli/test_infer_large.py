@@ -9,7 +9,8 @@ import tifffile
 from mmdet.datasets import CocoDataset
 
 from xcit_mm.large import segment
-from xcit_mm_cli import infer
+
+from ..tiny import call as call_command
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def call(trained, scene, tmp_path):
     def run(head, *options):
         config, checkpoint = trained(head)
         arguments = [scene, '--config', config, '--checkpoint', checkpoint, '--device', 'cpu']
-        return infer.main([str(a) for a in (*arguments, '--out-dir', tmp_path / 'out', *options)])
+        return call_command('infer', *arguments, '--out-dir', tmp_path / 'out', *options)
 
     return run
 

@@ -12,31 +12,20 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.errors import UserError
-from xcit_mm.inference.processes import ALONE, device_of, this_process
-from xcit_mm.inference.shards import InferenceJob, Journal, Shard, open_journal
-from xcit_mm_cli import infer, merge
+from xcit_mm.inference.shards import Journal
 from xcit_mm_runtime import inputs, predict
 
 from ..engine.runs import wait_for
-from ..runtime import graphs
-from ..tiny import ROOT
+from ..runtime.graphs import write_model
+from ..tiny import ROOT, call
 
 
 def draw_images(folder, count):
     rng = np.random.default_rng(0)
     folder.mkdir()
     for i in range(count):
-        pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-        (folder / f'{i:05}.png').write_bytes(cv2.imencode('.png', pixels)[1].tobytes())
+        cv2.imwrite(str(folder / f'{i:05}.png'), rng.integers(0, 255, (32, 32, 3), np.uint8))
     return folder
-
-
-def write_model(path, task):
-    info = graphs.metadata(task, ['disc', 'bar', 'star'], resize=None)
-    if task == 'detection':
-        return graphs.detector(path, graphs.random_detections(6, (32, 32)), info)
-    return graphs.segmentor(path, np.eye(3, dtype=np.float32)[:, :, None, None], info)
 
 
 @pytest.fixture
@@ -54,7 +43,7 @@ def words(images, tmp_path):
     def arguments(task, out, *more):
         model = tmp_path / f'{task}.onnx'
         if not model.exists():
-            write_model(model, task)
+            write_model(model, task, (32, 32), resize=None)
         chosen = [images, '--model', model, '--no-vis', '--out-dir', tmp_path / out, *more]
         return [str(word) for word in chosen]
 
@@ -86,7 +75,7 @@ def run_killed(words, rank, world, lines):
 
     Journal._write = write
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
-    os._exit(infer.main(words))
+    os._exit(call('infer', *words))
 
 
 @pytest.mark.parametrize('task', ['detection', 'segmentation'])
@@ -94,7 +83,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     task, words, images, tmp_path, monkeypatch, capfd
 ):
     out = tmp_path / 'out'
-    assert infer.main(words(task, 'one')) == 1
+    assert call('infer', *words(task, 'one')) == 1
     context = multiprocessing.get_context('fork')
     processes = [
         context.Process(target=run_killed, args=(words(task, 'out'), rank, 2, lines))
@@ -107,9 +96,9 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0]
     printed = capfd.readouterr().out
     assert 'shard 2/2: 5 of 5 inputs, 0 skipped' in printed and f'merge {out}' in printed
-    assert merge.main([str(out)]) == 2
+    assert call('merge', out) == 2
     assert '3 of 10 inputs are missing' in capfd.readouterr().err
-    assert merge.main([str(out), '--allow-missing']) == 1
+    assert call('merge', out, '--allow-missing') == 1
     assert '7 of 10 images' in capfd.readouterr().out
 
     # Three processes, one after another, do what is missing: numbers 4, 6 and 8.
@@ -121,26 +110,26 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
 
     monkeypatch.setattr(predict, 'read_image', read_image)
     for shard in ('3/3', '1/3', '2/3'):
-        assert infer.main(words(task, 'out', '--shard', shard)) == 0
+        assert call('infer', *words(task, 'out', '--shard', shard)) == 0
     assert sorted(read) == ['00004.png', '00006.png', '00008.png']
     capfd.readouterr()
-    assert merge.main([str(out)]) == 1
+    assert call('merge', out) == 1
     printed = capfd.readouterr().out
     assert f'skipped, cannot be read: {images}/00004.png' in printed and '9 of 10 ima' in printed
     assert results_of(out) == results_of(tmp_path / 'one')
 
     # The broken image is not tried again, unless the user wants that.
-    assert infer.main(words(task, 'out', '--shard', '2/3')) == 0 and len(read) == 3
+    assert call('infer', *words(task, 'out', '--shard', '2/3')) == 0 and len(read) == 3
     (images / '00004.png').write_bytes((images / '00003.png').read_bytes())
     for shard in ('1/2', '2/2'):
-        assert infer.main(words(task, 'out', '--shard', shard, '--retry-skipped')) == 0
+        assert call('infer', *words(task, 'out', '--shard', shard, '--retry-skipped')) == 0
     assert read[3:] == ['00004.png']
-    assert infer.main(words(task, 'one', '--force')) == 0
-    assert merge.main([str(out)]) == 0 and files_of(out) == files_of(tmp_path / 'one')
+    assert call('infer', *words(task, 'one', '--force')) == 0
+    assert call('merge', out) == 0 and files_of(out) == files_of(tmp_path / 'one')
     assert len(files_of(out)) == (1 if task == 'detection' else 10)
     capfd.readouterr()
-    assert merge.main([str(out)]) == 2 and 'no shards to merge' in capfd.readouterr().err
-    assert infer.main(words(task, 'out', '--shard', '1/2')) == 2
+    assert call('merge', out) == 2 and 'no shards to merge' in capfd.readouterr().err
+    assert call('infer', *words(task, 'out', '--shard', '1/2')) == 2
     assert 'already exists' in capfd.readouterr().err
 
 
@@ -149,84 +138,37 @@ def test_ids_of_an_annotation_file_survive_the_merge(words, images, tmp_path):
     kinds = [{'id': 10 * i, 'name': name} for i, name in enumerate(['star', 'disc', 'bar'])]
     truth = tmp_path / 'truth.json'
     truth.write_text(json.dumps({'images': entries, 'categories': kinds}))
-    assert infer.main(words('detection', 'one', '--ann-file', truth)) == 1
+    assert call('infer', *words('detection', 'one', '--ann-file', truth)) == 1
     for shard in ('1/2', '2/2'):
-        assert infer.main(words('detection', 'out', '--ann-file', truth, '--shard', shard)) == 0
-    assert merge.main([str(tmp_path / 'out')]) == 1  # one is broken, one is not in the file
+        assert call('infer', *words('detection', 'out', '--ann-file', truth, '--shard', shard)) == 0
+    assert call('merge', tmp_path / 'out') == 1  # one is broken, one is not in the file
     assert results_of(tmp_path / 'out') == results_of(tmp_path / 'one')
     assert len(results_of(tmp_path / 'out')) == 3
 
 
-def test_launchers_say_which_share_a_process_has():
-    slurm = {'SLURM_PROCID': '0', 'SLURM_NTASKS': '8', 'SLURM_LOCALID': '0'}
-    for environ, expected in (
-        ({}, ALONE),
-        ({'RANK': '3', 'WORLD_SIZE': '8', 'LOCAL_RANK': '1', **slurm}, (Shard(3, 8), 1)),
-        ({'WORLD_SIZE': '8'}, ALONE),
-        # Slurm starts a batch script once, whatever the number of tasks is.
-        (slurm, ALONE),
-        ({**slurm, 'SLURM_STEP_NUM_TASKS': '1'}, ALONE),
-        (
-            {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1'},
-            (Shard(5, 8), 1),
-        ),
-        ({'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_SIZE': '4'}, (Shard(2, 4), 0)),
-    ):
-        assert this_process(None, environ) == expected
-    assert this_process(Shard(1, 5), {'RANK': '3', 'WORLD_SIZE': '8'}) == (Shard(1, 5), 0)
-    for rank, world in (('8', '8'), ('one', '8'), ('0', '0'), ('-1', '2')):
-        with pytest.raises(UserError, match=f'RANK={rank} and WORLD_SIZE={world} must be'):
-            this_process(None, {'RANK': rank, 'WORLD_SIZE': world})
-    assert [device_of(rank, 2) for rank in range(3)] == ['cuda:0', 'cuda:1', 'cuda:0']
-    assert device_of(3, 1) is None and device_of(0, 0) is None
-
-
-def test_every_input_is_in_one_share_and_shares_know_whether_they_overlap():
-    shards = [Shard(index, count) for count in (1, 2, 3, 4, 6) for index in range(count)]
-    members = {shard: {n for n in range(24) if shard.has(n)} for shard in shards}
-    for count in (1, 2, 3, 4, 6):
-        parts = [members[Shard(index, count)] for index in range(count)]
-        assert set.union(*parts) == set(range(24)) and sum(map(len, parts)) == 24
-    for one in shards:
-        for other in shards:
-            assert one.overlaps(other) == bool(members[one] & members[other])
-
-
 def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatch, capfd):
     def error(*more, inputs=()):
-        assert infer.main([*map(str, inputs), *words('detection', 'out', *more)]) == 2
+        assert call('infer', *map(str, inputs), *words('detection', 'out', *more)) == 2
         return capfd.readouterr().err
 
     assert 'one with --force would delete' in error('--shard', '1/2', '--force')
     assert 'Camera 99 can only be recorded by one' in error('--shard', '1/2', inputs=[99])
     large = ['scene.tif', '--config', ROOT / 'configs/segmentation/sem_fpn_xcit_n12_16_80k.py']
     large += ['--checkpoint', 'c.pth', '--whole', '--shard', '1/2']
-    assert infer.main([str(word) for word in large]) == 2
+    assert call('infer', *large) == 2
     assert '--whole and --window run in one process' in capfd.readouterr().err
     for wrong in ('0/2', '3/2', '2', '/2', 'a/b', '1/0'):
         with pytest.raises(SystemExit):
-            infer.main(words('detection', 'out', '--shard', wrong))
+            call('infer', *words('detection', 'out', '--shard', wrong))
         assert f"'{wrong}' must be I/N, from 1/N to N/N" in capfd.readouterr().err
-    assert infer.main(words('detection', 'out', '--shard', '1/2')) == 0
+    assert call('infer', *words('detection', 'out', '--shard', '1/2')) == 0
     assert 'other images, weights or settings' in error('--shard', '2/2', '--score-thr', '0.9')
     monkeypatch.setenv('RANK', '2')
     monkeypatch.setenv('WORLD_SIZE', '2')
     assert 'RANK=2 and WORLD_SIZE=2 must be' in error()
     (tmp_path / 'out' / 'shards' / '0001_of_0002.jsonl').write_bytes(b'no JSON\n')
-    assert merge.main([str(tmp_path / 'out')]) == 2
+    assert call('merge', tmp_path / 'out') == 2
     assert '0001_of_0002.jsonl is damaged: delete it' in capfd.readouterr().err
-
-
-def test_two_processes_cannot_have_the_same_share(tmp_path):
-    job = InferenceJob('', 'segmentation', 4, 4, [], '', annotated=False)
-    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
-        journal.add(0, {})
-        with pytest.raises(UserError, match='Another process is writing'):
-            open_journal(tmp_path, job, Shard(0, 2)).__enter__()
-        with open_journal(tmp_path, job, Shard(0, 4)) as other:
-            assert other.count_left() == 0  # what the first process has just done
-    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
-        assert list(journal.left()) == [2]
 
 
 def workers_of(process):
@@ -237,7 +179,7 @@ def workers_of(process):
 @pytest.mark.long
 def test_3000_images_through_two_processes_with_three_kills(tmp_path):
     images, out = draw_images(tmp_path / 'images', 3000), tmp_path / 'out'
-    model = write_model(tmp_path / 'model.onnx', 'detection')
+    model = write_model(tmp_path / 'model.onnx', 'detection', (32, 32), resize=None)
     launcher = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=2', '--standalone']
     command = ['tools/infer.py', images, '--model', model, '--no-vis', '--out-dir']
     environ = {**os.environ, 'OMP_NUM_THREADS': '1'}
@@ -254,5 +196,5 @@ def test_3000_images_through_two_processes_with_three_kills(tmp_path):
         assert lines() < 3000
     subprocess.run([*launcher, *command, out], cwd=ROOT, env=environ, check=True)
     assert lines() == 3000  # each once
-    assert merge.main([str(out)]) == 0
+    assert call('merge', out) == 0
     assert files_of(out) == files_of(tmp_path / 'one')

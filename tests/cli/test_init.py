@@ -14,10 +14,9 @@ from mmseg.datasets import ADE20KDataset
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.deploy.metadata import Options, describe
+from xcit_mm.engine.config import load_config
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
-from xcit_mm_cli import check, init, train
-from xcit_mm_cli.common import load_config
 from xcit_mm_runtime import read_image
 from xcit_mm_runtime.coco import read_coco
 
@@ -30,7 +29,7 @@ from ..datasets.own_data import (
     write_voc,
     write_yolo,
 )
-from ..tiny import shrink
+from ..tiny import call, shrink
 
 # name -> task, how the folder is written, further arguments, and the number of classes
 FOLDERS = {
@@ -42,13 +41,9 @@ FOLDERS = {
 }
 
 
-def call(tool, *arguments):
-    return tool.main([str(word) for word in arguments])
-
-
 def init_labels(*options):
     """The exit status of the command for the labels in data/."""
-    return call(init, 'segmentation', '--data', 'data', '--scratch', '--force', *options)
+    return call('init', 'segmentation', '--data', 'data', '--scratch', '--force', *options)
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +58,12 @@ def in_folder(tmp_path, monkeypatch):
 def test_the_written_config_trains(name, small_shapes, tmp_path, capsys):
     task, write, options, count = FOLDERS[name]
     write(small_shapes, tmp_path / name)
-    assert call(init, task, '--data', name, '--scratch', *options) == 0
+    assert call('init', task, '--data', name, '--scratch', *options) == 0
     assert f'xcit-mm train {name}.py' in capsys.readouterr().out
     assert all(len(line) <= 100 for line in Path(f'{name}.py').read_text().splitlines())
-    assert call(check, f'{name}.py') == 0
+    assert call('check', f'{name}.py') == 0
     write_tiny(f'{name}.py', 'tiny.py')
-    assert call(train, 'tiny.py', '--work-dir', 'work') == 0
+    assert call('train', 'tiny.py', '--work-dir', 'work') == 0
     # The metric that chooses the best checkpoint exists.
     (best,) = Path('work').glob('best_*.pth')
     saved = torch.load(best, weights_only=True)['state_dict']
@@ -116,11 +111,11 @@ def test_a_config_is_not_overwritten(tmp_path, capsys):
     write_values(tmp_path / 'data', [0, 1])
     Path('data.py').write_text('mine = True')
     words = ['segmentation', '--data', 'data', '--scratch']
-    assert call(init, *words) == 2 and '--force' in capsys.readouterr().err
+    assert call('init', *words) == 2 and '--force' in capsys.readouterr().err
     assert Path('data.py').read_text() == 'mine = True'
-    assert call(init, *words, '--out', 'other.py') == 0
-    assert call(init, *words, '--force') == 0 and 'LabelFolder' in Path('data.py').read_text()
-    assert call(init, *words, '--out', 'config') == 2 and 'end in .py' in capsys.readouterr().err
+    assert call('init', *words, '--out', 'other.py') == 0
+    assert call('init', *words, '--force') == 0 and 'LabelFolder' in Path('data.py').read_text()
+    assert call('init', *words, '--out', 'config') == 2 and 'end in .py' in capsys.readouterr().err
 
 
 def test_converted_files_go_elsewhere_if_asked(small_shapes, tmp_path):
@@ -128,19 +123,19 @@ def test_converted_files_go_elsewhere_if_asked(small_shapes, tmp_path):
     write_voc(small_shapes, tmp_path / 'voc')
     before = sorted((tmp_path / 'voc').rglob('*'))
     words = ['detection', '--data', 'voc', '--scratch', '--coco-dir', 'converted']
-    assert call(init, *words) == 0
+    assert call('init', *words) == 0
     assert sorted((tmp_path / 'voc').rglob('*')) == before
     cfg = Config.fromfile('voc.py')
     assert cfg.train_dataloader.dataset.ann_file == str(tmp_path / 'converted/train.json')
     assert cfg.val_evaluator.ann_file == str(tmp_path / 'converted/val.json')
     # A second time, what was converted is used.
-    assert call(init, *words, '--force') == 0
+    assert call('init', *words, '--force') == 0
 
 
 def test_errors_in_the_data_are_reported_and_the_config_is_written(small_shapes, tmp_path, capsys):
     write_voc(small_shapes, tmp_path / 'voc')
     (tmp_path / 'voc/Annotations/train_000000000001.xml').write_text('<annotation>')
-    assert call(init, 'detection', '--data', 'voc', '--scratch') == 1
+    assert call('init', 'detection', '--data', 'voc', '--scratch') == 1
     assert 'left out: annotations unreadable' in capsys.readouterr().out
     write_labels(small_shapes, tmp_path / 'data')
     next((tmp_path / 'data/labels/train').iterdir()).unlink()
@@ -157,11 +152,11 @@ def test_names_of_files_may_have_spaces_capitals_and_any_letters(small_shapes, t
             suffix = path.suffix.replace('jpg', 'JPG')
             shutil.copy(path, folder / f'Straße {path.stem}{suffix}')
     words = ['detection', '--data', 'my data', '--scratch', '--classes', *CLASSES]
-    assert call(init, *words) == 0
+    assert call('init', *words) == 0
     printed = capsys.readouterr().out
     assert "xcit-mm infer 'my data/Straße " in printed and 'are used' not in printed
     # A second time, the converted files are used, which may be out of date.
-    assert call(init, *words, '--force') == 0
+    assert call('init', *words, '--force') == 0
     assert "xcit-mm convert-data 'my data' --force" in capsys.readouterr().out
 
 
@@ -176,7 +171,7 @@ def test_classes_have_the_promised_order_and_their_own_objects(
     expected = list(CLASSES) if write is write_coco else names
     # The second time, what was converted is used.
     for asked in [names] if write is write_coco else [names, names[::-1]]:
-        assert call(init, *words, *asked) == 0
+        assert call('init', *words, *asked) == 0
         printed = capsys.readouterr().out
         assert ('keep the order of the annotation file' in printed) == (asked != expected)
         cfg = load_config('data.py')
@@ -257,7 +252,7 @@ def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):
     # As the comment says, two lines are to be changed.
     lines = written.replace('void = [255]', 'void = [2, 255]').replace(", 'class_2')", ')')
     Path('data.py').write_text(lines)
-    assert call(check, 'data.py') == 0
+    assert call('check', 'data.py') == 0
     assert Config.fromfile('data.py').model.decode_head.num_classes == 2
     for told in (['--void', 2, '--classes-from', 0], ['--classes', 'a', 'b', 'c']):
         capsys.readouterr()
@@ -290,7 +285,7 @@ def test_folders_that_cannot_be_used_are_explained(
     (tmp_path / 'data/notes.docx').touch()
     if values is not None:
         write_values(tmp_path / 'data', values)
-    assert call(init, task, '--data', 'data', *options) == 2
+    assert call('init', task, '--data', 'data', *options) == 2
     error = capsys.readouterr().err
     assert message in error and len(error.splitlines()) == 1
     assert not Path('data.py').exists()
@@ -299,11 +294,11 @@ def test_folders_that_cannot_be_used_are_explained(
 def test_weights_choose_the_network(small_shapes, tmp_path, capsys):
     write_yolo(small_shapes, tmp_path / 'yolo', polygons=True)
     words = ['detection', '--data', 'yolo', '--force']
-    assert call(init, *words, '--weights', 'xcit://coco/s12/8') == 0
+    assert call('init', *words, '--weights', 'xcit://coco/s12/8') == 0
     cfg = Config.fromfile('yolo.py')
     assert cfg.load_from == 'xcit://coco/s12/8' and cfg.model.backbone.init_cfg is None
     assert (cfg.model.backbone.arch, cfg.model.backbone.patch_size) == ('s12', 8)
-    assert call(init, *words, '--arch', 't12') == 0
+    assert call('init', *words, '--arch', 't12') == 0
     cfg = Config.fromfile('yolo.py')
     assert cfg.model.backbone.init_cfg.checkpoint == 'xcit://t12/16' and cfg.load_from is None
     for wrong, message in (
@@ -311,7 +306,7 @@ def test_weights_choose_the_network(small_shapes, tmp_path, capsys):
         (['--weights', 'xcit://ade20k/sem_fpn/s12/8'], 'no model for detection'),
         (['--weights', 'xcit://s13/8'], 's13/8'),
     ):
-        assert call(init, *words, *wrong) == 2
+        assert call('init', *words, *wrong) == 2
         assert message in capsys.readouterr().err
 
 

@@ -1,6 +1,6 @@
 import json
 
-from xcit_mm_cli import stats
+from ..tiny import call
 
 
 def is_the_papers(row):
@@ -13,7 +13,7 @@ def is_the_papers(row):
 def test_parameters_and_gflops_are_the_papers(tmp_path, capsys):
     """Tests the output of the command: counting takes seconds, so it is done once."""
     out = tmp_path / 'stats.json'
-    assert stats.main(['--format', 'json', '--out', str(out)]) == 0
+    assert call('stats', '--format', 'json', '--out', out) == 0
     assert str(out) in capsys.readouterr().out
     table = json.loads(out.read_text())
     assert len(table) == 25 and len({row['model'] for row in table}) == 14

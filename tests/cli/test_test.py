@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
+from xcit_mm.engine import testing
 from xcit_mm.errors import UserError
-from xcit_mm_cli import parse_args, test
+
+from ..tiny import call as call_command
 
 TASKS = {'mask_rcnn': 'mmdet', 'sem_fpn': 'mmseg'}
 
 
 def call(*arguments):
-    return test.main([str(argument) for argument in arguments])
+    return call_command('test', *arguments)
 
 
 def call_theirs(package, monkeypatch, *arguments):
@@ -150,15 +152,14 @@ def test_out_show_dir_and_tta(head, trained, small_data, tmp_path, capfd, monkey
 def test_out_and_eval_work_with_a_list_of_evaluators():
     other, metric = dict(type='DumpResults', out_file_path='a.pkl'), dict(type='IoUMetric')
     cfg = Config(dict(default_scope='mmseg', model=dict(), test_evaluator=[other, metric]))
-    words = ['config.py', 'none.pth', '--eval', 'mDice', '--out', 'labels']
-    test.set_metrics(cfg, ['mDice'])
-    test.set_output(cfg, parse_args('test', words))
+    testing.set_metrics(cfg, ['mDice'])
+    testing.set_predictions(cfg, 'labels')
     kept, changed = cfg.test_evaluator
     expected = dict(iou_metrics=['mDice'], output_dir='labels', keep_results=True)
     assert kept == other and changed == metric | expected
     cfg.test_evaluator = [other]
     with pytest.raises(UserError, match='--out needs a test_evaluator of type IoUMetric'):
-        test.set_output(cfg, parse_args('test', words))
+        testing.set_predictions(cfg, 'labels')
 
 
 def test_an_image_that_is_too_small_is_named(trained, small_data, tmp_path, capfd):

@@ -8,9 +8,9 @@ from mmengine.config import Config
 
 from xcit_mm.visualization import load, observe
 from xcit_mm.visualization.load import load_subject
-from xcit_mm_cli import visualize
 
 from ..limits import limited_memory
+from ..tiny import call as call_command
 
 
 @pytest.fixture(scope='module')
@@ -28,7 +28,7 @@ def run(weights, tmp_path):
     def call(*arguments, model='backbone'):
         weight_file, out_dir = weights / f'{model}.pth', tmp_path / 'o'
         words = ['--dpi', 50, *arguments, '--checkpoint', weight_file, '--out-dir', out_dir]
-        return visualize.main([str(word) for word in words])
+        return call_command('visualize', *words)
 
     return call
 
@@ -128,7 +128,7 @@ def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypat
     def call(*options):
         words = [tmp_path / 'large.png', '--checkpoint', checkpoint, '--config', config]
         words += ['--pictures', 'magnitude', '--dpi', 50, '--force', '--out-dir', tmp_path / 'o']
-        assert visualize.main([str(word) for word in (*words, *options)]) == 0
+        assert call_command('visualize', *words, *options) == 0
         return seen[-1]
 
     assert call() == size

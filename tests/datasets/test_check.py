@@ -15,10 +15,9 @@ from xcit_mm.datasets import guard
 from xcit_mm.datasets.guard import build_guarded
 from xcit_mm.datasets.problems import ERRORS, NOTES, DataError
 from xcit_mm.engine.images import images_of
-from xcit_mm_cli import check, infer, test, train
 
 from ..limits import limited_memory
-from ..tiny import write_config
+from ..tiny import call, write_config
 from .bad_data import CASES, HUGE, BadData
 
 # 100 megapixels take seconds, so not in every combination.
@@ -28,11 +27,6 @@ FETCHED = [
     for split in case.splits
 ]
 RUNS = [pytest.param(n, marks=[pytest.mark.long] * (n != 'det image empty')) for n in CASES]
-
-
-def call(tool, *arguments):
-    """A tool's exit status."""
-    return tool.main([str(word) for word in arguments])
 
 
 @pytest.fixture
@@ -73,7 +67,7 @@ def test_every_problem_is_found_beforehand(name, spoil, tmp_path, capfd):
     case = CASES[name]
     config, files = spoil(case)
     report = tmp_path / 'report.json'
-    status = call(check, config, '--json', report)
+    status = call('check', config, '--json', report)
     content, printed = json.loads(report.read_text()), capfd.readouterr().out
     assert {problem['problem'] for problem in content['problems']} == case.kinds
     assert status == (1 if case.kinds & ERRORS.keys() else 0)
@@ -107,7 +101,7 @@ def trained(tmp_path_factory, small_data):
     def train_one(task):
         folder = tmp_path_factory.mktemp(task)
         config = write_config(folder, task, small_data)
-        call(train, config, '--work-dir', folder, '--no-validate')
+        call('train', config, '--work-dir', folder, '--no-validate')
         (checkpoint,) = folder.glob('*_1.pth' if task == 'seg' else 'epoch_1.pth')
         return checkpoint
 
@@ -121,11 +115,11 @@ def test_whole_runs(name, spoil, trained, tmp_path, capfd):
     for split in case.splits:
         config, files = spoil(case, split)
         # With a worker process, whose errors cross processes.
-        words = [train, config, '--no-validate', '--cfg-options', 'train_dataloader.num_workers=1',
-                 'train_dataloader.dataset.indices=1']  # fmt: skip
+        words = ['train', config, '--no-validate', '--cfg-options']
+        words += ['train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=1']
         if split == 'val':
             limit = 'test_dataloader.dataset.indices=1'
-            words = [test, config, trained(case.task), '--cfg-options', limit]
+            words = ['test', config, trained(case.task), '--cfg-options', limit]
         # mmseg scales the logits of 150 classes to the size of the image: 60 GB.
         is_too_large = name == 'seg image 100 megapixels' and split == 'val'
         with limited_memory(16 << 30) if is_too_large else contextlib.nullcontext():
@@ -147,7 +141,7 @@ def test_inference_skips_an_image_that_does_not_fit_in_memory(spoil, trained, tm
     images = sorted(image.parent.iterdir())
     options = ['--config', config, '--checkpoint', checkpoint, '--out-dir', tmp_path, '--no-vis']
     with limited_memory(16 << 30):
-        assert call(infer, *images, *options) == 1
+        assert call('infer', *images, *options) == 1
     printed = capfd.readouterr().out
     assert f'not enough memory for {HUGE}x{HUGE} pixels: {image}' in printed
     assert f'{len(images) - 1} of {len(images)} images' in printed
@@ -172,7 +166,7 @@ def test_good_data_has_no_problems_and_splits_can_be_chosen(small_data, tmp_path
             ([], '10 images: 0 errors, 0 notes'),
             (['--split', 'val'], '2 im'),
         ):
-            assert call(check, config, *options) == 0
+            assert call('check', config, *options) == 0
             assert printed in capfd.readouterr().out
 
 
@@ -181,12 +175,12 @@ def test_many_problems_give_a_short_table_and_a_long_file(spoil, tmp_path, capfd
     for path in image.parent.iterdir():
         path.write_bytes(b'')
     report = tmp_path / 'report.json'
-    assert call(check, config, '--json', report) == 1
+    assert call('check', config, '--json', report) == 1
     printed = capfd.readouterr().out
     assert 'image: empty' in printed and 'and 5 more' in printed
     assert '10 images: 8 errors, 0 notes' in printed
     assert len(json.loads(report.read_text())['problems']) == 8
-    assert call(check, config, '--json', report) == 2
+    assert call('check', config, '--json', report) == 2
     assert '--force' in capfd.readouterr().err
 
 
@@ -201,7 +195,7 @@ def test_many_problems_give_a_short_table_and_a_long_file(spoil, tmp_path, capfd
 def test_datasets_that_cannot_be_checked_are_an_error(
     options, message, small_data, tmp_path, capfd
 ):
-    assert call(check, write_config(tmp_path, 'det', small_data), *options) == 2
+    assert call('check', write_config(tmp_path, 'det', small_data), *options) == 2
     assert message in capfd.readouterr().err
 
 
@@ -238,5 +232,5 @@ def test_wrapped_datasets_are_guarded_and_checked(spoil, capfd):
         )
     with pytest.raises(DataError, match=str(files[0])):
         fetch(config, 'train')
-    assert call(check, config) == 1
+    assert call('check', config) == 1
     assert '10 images: 1 errors' in capfd.readouterr().out

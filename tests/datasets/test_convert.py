@@ -10,15 +10,15 @@ import pytest
 from xcit_mm.datasets.check.coco import check_coco
 from xcit_mm.datasets.folders import split_randomly
 from xcit_mm.datasets.problems import CHANGED, LEFT_OUT
-from xcit_mm_cli import convert_data
 from xcit_mm_runtime.coco import read_coco
 
+from ..tiny import call
 from .own_data import read_shapes, write_voc, write_yolo, xml
 
 
 def convert(*arguments):
     """The exit status of the command."""
-    return convert_data.main([str(word) for word in arguments])
+    return call('convert-data', *arguments)
 
 
 def objects_of(path, masks=False):

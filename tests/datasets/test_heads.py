@@ -8,9 +8,8 @@ from torch import nn
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.datasets.check.heads import check_heads
 from xcit_mm.errors import UserError
-from xcit_mm_cli import check, test, train
 
-from ..tiny import recipe, write_config
+from ..tiny import call, recipe, write_config
 
 NAMES = ('a', 'b', 'c')
 # our recipe -> the line that fits it to three classes
@@ -72,7 +71,9 @@ THREE = {'classes': NAMES}
         ('semantic_head', dict(num_classes=183), THREE, True),
         ('bbox_head', dict(num_classes=53, num_things_classes=50), THREE, True),
         ('mask_head', dict(num_classes=80, class_agnostic=True), THREE, True),
-        ('backbone', dict(num_classes=1000), THREE, True),
+        ('backbone', dict(num_classes=-1), THREE, True),
+        # A classifier is a backbone with a head.
+        ('backbone', dict(num_classes=1000), THREE, False),
         ('decode_head', dict(num_classes=2), {**THREE, 'thing_classes': NAMES[:2]}, True),
     ],
 )
@@ -90,15 +91,15 @@ def test_every_command_checks_the_heads(small_data, tmp_path, capfd):
     config = write_config(tmp_path, 'seg', small_data)
     (tmp_path / 'none.pth').touch()
     for command, options, expected, what in (
-        (train, [], 2, 'training data'),
-        (train, ['check_classes=False', 'train_cfg.max_iters=0'], 0, None),
-        (test, [], 2, 'test data'),
-        (check, [], 1, 'train data'),
+        ('train', [], 2, 'training data'),
+        ('train', ['check_classes=False', 'train_cfg.max_iters=0'], 0, None),
+        ('test', [], 2, 'test data'),
+        ('check', [], 1, 'train data'),
     ):
-        words = [config, *([tmp_path / 'none.pth'] if command is test else []), '--cfg-options']
+        words = [config, *([tmp_path / 'none.pth'] if command == 'test' else []), '--cfg-options']
         words += ['model.decode_head.num_classes=7', *options]
-        words += [] if command is check else ['--work-dir', tmp_path / 'work']
-        assert command.main(list(map(str, words))) == expected
+        words += [] if command == 'check' else ['--work-dir', tmp_path / 'work']
+        assert call(command, *words) == expected
         printed = ''.join(capfd.readouterr())
         if what is not None:
             assert f'The {what} has 150 classes' in printed

@@ -11,9 +11,8 @@ from mmengine.registry import init_default_scope
 from xcit_mm.datasets.guard import build_guarded
 from xcit_mm.datasets.label_folder import LabelFolder
 from xcit_mm.datasets.problems import DataError
-from xcit_mm_cli import check, test, train
 
-from ..tiny import ROOT, write_config
+from ..tiny import ROOT, call, write_config
 
 SIZE = (48, 64)
 CLASSES = ('road', 'car', 'sky')
@@ -147,7 +146,7 @@ def config(tmp_path):
 def problems(path, tmp_path):
     """The exit status of the check, and the problems that it finds: (kind, file) -> detail."""
     report = tmp_path / 'report.json'
-    status = check.main([str(path), '--json', str(report), '--force'])
+    status = call('check', path, '--json', report, '--force')
     found = json.loads(report.read_text())['problems']
     return status, {
         (p['problem'], p['file'].removeprefix(f'{tmp_path}/')): p['detail'] for p in found
@@ -160,9 +159,9 @@ def test_a_label_folder_is_checked_trained_and_tested(folder, config, tmp_path, 
     imports = "custom_imports = dict(imports=['xcit_mm'])\n"
     path = config(root, 'reduce_zero_label=True, void=4', imports)
     assert problems(path, tmp_path) == (0, {})
-    assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 0
+    assert call('train', path, '--work-dir', tmp_path / 'work') == 0
     (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
-    assert test.main([str(path), str(checkpoint), '--work-dir', str(tmp_path / 'work')]) == 0
+    assert call('test', path, checkpoint, '--work-dir', tmp_path / 'work') == 0
     assert 'road' in capfd.readouterr().out
 
 
@@ -197,7 +196,7 @@ def test_a_missing_label_stops_a_run(folder, config, tmp_path, capfd):
     path = config(root)
     missing = {('label: missing', 'labels/b.png'), ('label: without image', 'labels/c.png')}
     assert problems(path, tmp_path)[1].keys() == missing
-    assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 2
+    assert call('train', path, '--work-dir', tmp_path / 'work') == 2
     assert '1 of 2 images have no label' in capfd.readouterr().err
 
 
@@ -211,7 +210,7 @@ def test_one_switch_says_where_classes_start(folder, config, tmp_path, capfd):
     status, found = problems(path, tmp_path)
     text = "reduce_zero_label=False, but its pipeline has dict(type='LoadAnnotations', "
     assert status == 1 and text in found['dataset: reduce_zero_label', 'labels']
-    assert train.main([str(path), '--work-dir', str(tmp_path / 'work')]) == 2
+    assert call('train', path, '--work-dir', tmp_path / 'work') == 2
     error = capfd.readouterr().err
     assert text in error and 'Remove reduce_zero_label from that line' in error
     assert 'Traceback' not in error

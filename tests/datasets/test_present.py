@@ -5,7 +5,8 @@ from mmengine.config import Config
 
 from xcit_mm.datasets.present import check_datasets
 from xcit_mm.errors import UserError
-from xcit_mm_cli import check, train
+
+from ..tiny import call
 
 SHAPES = dict(root='data/shapes', train=2, val=1, size=48, seed=0)
 TRAIN = dict(ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))
@@ -81,11 +82,11 @@ def test_commands_explain_missing_data(empty_folder, capsys):
     (empty_folder / 'mine.py').write_text(f"_base_ = '{name}'\nshapes = None\n")
     to_draw = 'xcit-mm shapes data/shapes --train 2400 --val 120 --size 96 --seed 0'
     for command, path, text in (
-        (check, name, to_draw),
-        (check, 'mine.py', 'does not exist'),
-        (train, 'mine.py', 'does not exist'),
+        ('check', name, to_draw),
+        ('check', 'mine.py', 'does not exist'),
+        ('train', 'mine.py', 'does not exist'),
     ):
-        assert command.main([path]) == 2
+        assert call(command, path) == 2
         error = capsys.readouterr().err
         assert text in error and 'Traceback' not in error
     assert [path.name for path in empty_folder.iterdir()] == ['mine.py']
@@ -108,3 +109,27 @@ def test_the_public_layout_is_shown_for_the_public_data_only():
     assert 'cocodataset.org' in message(cfg)
     cfg.train_dataloader.dataset.ann_file = 'annotations/mine.json'
     assert 'cocodataset.org' not in message(cfg)
+    cfg = config('data/coco/')
+    cfg.train_dataloader.dataset.metainfo = dict(classes=('cat',))
+    assert 'cocodataset.org' not in message(cfg) and 'custom_data.md' in message(cfg)
+
+
+@pytest.mark.parametrize(
+    'dataset',
+    [
+        dict(data_root='s3://bucket/coco', ann_file='a.json', data_prefix=dict(img='train/')),
+        dict(data_root='.', ann_file='s3://b/a.json', data_prefix=dict(img='petrel://b')),
+        dict(data_root='data/none', ann_file='a.json', backend_args=dict(backend='petrel')),
+    ],
+)
+def test_data_elsewhere_is_not_looked_for(dataset):
+    cfg = config('.')
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        loader.dataset = dict(type='CocoDataset', **dataset)
+    check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
+
+
+def test_an_absolute_path_does_not_depend_on_the_root(empty_folder):
+    cfg = config('s3://bucket')
+    cfg.train_dataloader.dataset.ann_file = str(empty_folder / 'a.json')
+    assert 'ann_file of train_dataloader' in message(cfg)

@@ -9,7 +9,8 @@ from xcit_mm.datasets.check.coco import check_coco
 from xcit_mm.datasets.shapes import CLASSES, ensure_shapes, make_shapes
 from xcit_mm.datasets.shapes.draw import draw_scene
 from xcit_mm.errors import UserError
-from xcit_mm_cli.shapes import main
+
+from ..tiny import call
 
 
 @pytest.fixture(scope='module')
@@ -113,9 +114,9 @@ def test_nothing_is_overwritten_and_nothing_incomplete_is_used(tmp_path):
 
 def test_command_line(tmp_path, capsys):
     arguments = [str(tmp_path / 'd'), '--train', '2', '--val', '1', '--size', '64']
-    assert main(arguments) == 0 and f'{tmp_path}/d/coco' in capsys.readouterr().out
-    assert main(arguments) == 2 and '--force' in capsys.readouterr().err
+    assert call('shapes', *arguments) == 0 and f'{tmp_path}/d/coco' in capsys.readouterr().out
+    assert call('shapes', *arguments) == 2 and '--force' in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
-        main([*arguments, '--force', '--seed', '-1'])
+        call('shapes', *arguments, '--force', '--seed', '-1')
     assert 'must be a whole number from 0' in capsys.readouterr().err
-    assert main([*arguments, '--force']) == 0
+    assert call('shapes', *arguments, '--force') == 0

@@ -16,8 +16,7 @@ from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.models import XCiT
 from xcit_mm_runtime import Model
 
-from ..tiny import HEADS, recipe
-from .models import build
+from ..tiny import HEADS, build, recipe
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,14 @@ import torch
 
 from xcit_mm.engine import IncompleteWeightsError, LoadWatch
 from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm_cli import test
 
-from ..tiny import write_config
+from ..tiny import call, write_config
 from ..weights.test_formats import to_released
 
 
 def run(config, checkpoint, tmp_path, *options):
     work_dir = ['--work-dir', str(tmp_path / 'work')]
-    return test.main([str(config), str(checkpoint), *work_dir, *options])
+    return call('test', config, checkpoint, *work_dir, *options)
 
 
 def read(checkpoint):
@@ -97,11 +96,10 @@ def test_a_complete_checkpoint_is_accepted(head, change, trained, tmp_path):
 
 def test_averaged_weights_are_accepted(small_data, tmp_path):
     """mmengine's EMAHook loads, and swaps weights before and after a test."""
-    from xcit_mm_cli import train
 
     config = write_config(tmp_path, 'seg', small_data)
     config.write_text(config.read_text() + "\ncustom_hooks = [dict(type='EMAHook')]\n")
-    assert train.main([str(config), '--work-dir', str(tmp_path / 'work')]) == 0
+    assert call('train', config, '--work-dir', tmp_path / 'work') == 0
     assert run(config, tmp_path / 'work' / 'iter_1.pth', tmp_path) == 0
 
 

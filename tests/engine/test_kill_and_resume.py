@@ -14,9 +14,9 @@ from mmengine.config import Config
 
 from tests.engine import runs
 from tests.tiny import ROOT
+from xcit_mm.engine.training import choose_start
 from xcit_mm.errors import UserError
 from xcit_mm_cli import parse_args
-from xcit_mm_cli.train import choose_start
 from xcit_mm_runtime.files import UNFINISHED
 
 long = pytest.mark.long

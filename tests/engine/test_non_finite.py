@@ -15,11 +15,10 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 
 from tests.engine import runs
 from tests.engine.small_runs import BAD_GRADIENT, Model, batches, build, run
-from tests.tiny import ROOT
+from tests.tiny import ROOT, call
 from xcit_mm.engine import NonFiniteError, NonFiniteHook, ProgressBarHook, SeededInfiniteSampler
+from xcit_mm.engine.training import train
 from xcit_mm.errors import UserError
-from xcit_mm_cli import train as command
-from xcit_mm_cli.train import train
 
 
 def report(work_dir, name):
@@ -232,7 +231,7 @@ def test_train_stops_with_a_paragraph_that_names_iteration_image_and_group(
     cfg.default_hooks.non_finite.max_in_a_row = 1
     cfg.dump(config)
     work_dir = tmp_path / 'work'
-    status = command.main([str(config), '--seed', '5', '--work-dir', str(work_dir)])
+    status = call('train', config, '--seed', '5', '--work-dir', work_dir)
     printed = ''.join(capfd.readouterr())
     assert status == 2, printed[-3000:]
     error = printed[printed.rindex('error: ') :]

@@ -1,8 +1,12 @@
-"""Merging shards: the memory it takes, and the progress that is shown meanwhile."""
+"""Shares of the inputs: who has which, what is recorded, and how it is merged and shown."""
 
 import tracemalloc
 
+import pytest
+
+from xcit_mm.errors import UserError
 from xcit_mm.inference import merge, progress, shards
+from xcit_mm.inference.processes import ALONE, device_of, this_process
 from xcit_mm.inference.progress import InferenceProgress
 from xcit_mm.inference.shards import InferenceJob, Records, Shard, open_journal
 
@@ -65,6 +69,50 @@ def test_a_success_counts_in_whichever_shard_it_is(tmp_path):
             assert list(journal.left()) == [0]
             journal.add(0, {})
         records = Records(folder)
-        assert records.missing == 0 and len(list(records)) == 1 and not list(records.skipped())
+        assert records.count_left() == 0 and len(list(records)) == 1 and not records.skipped
         with open_journal(folder, job, Shard(0, 3)) as journal:
             assert not list(journal.left()) and not journal.skipped
+
+
+def test_launchers_say_which_share_a_process_has():
+    slurm = {'SLURM_PROCID': '0', 'SLURM_NTASKS': '8', 'SLURM_LOCALID': '0'}
+    for environ, expected in (
+        ({}, ALONE),
+        ({'RANK': '3', 'WORLD_SIZE': '8', 'LOCAL_RANK': '1', **slurm}, (Shard(3, 8), 1)),
+        ({'WORLD_SIZE': '8'}, ALONE),
+        # Slurm starts a batch script once, whatever the number of tasks is.
+        (slurm, ALONE),
+        ({**slurm, 'SLURM_STEP_NUM_TASKS': '1'}, ALONE),
+        ({**slurm, 'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8'}, (Shard(5, 8), 0)),
+        ({'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_SIZE': '4'}, (Shard(2, 4), 0)),
+    ):
+        assert this_process(None, environ) == expected
+    assert this_process(Shard(1, 5), {'RANK': '3', 'WORLD_SIZE': '8'}) == (Shard(1, 5), 0)
+    for rank, world in (('8', '8'), ('one', '8'), ('0', '0'), ('-1', '2')):
+        with pytest.raises(UserError, match=f'RANK={rank} and WORLD_SIZE={world} must be'):
+            this_process(None, {'RANK': rank, 'WORLD_SIZE': world})
+    assert [device_of(rank, 2) for rank in range(3)] == ['cuda:0', 'cuda:1', 'cuda:0']
+    assert device_of(3, 1) is None and device_of(0, 0) is None
+
+
+def test_every_input_is_in_one_share_and_shares_know_whether_they_overlap():
+    parts = [Shard(index, count) for count in (1, 2, 3, 4, 6) for index in range(count)]
+    members = {part: set(part.numbers(24)) for part in parts}
+    for count in (1, 2, 3, 4, 6):
+        numbers = [number for i in range(count) for number in members[Shard(i, count)]]
+        assert sorted(numbers) == list(range(24))
+    for one in parts:
+        for other in parts:
+            assert one.overlaps(other) == bool(members[one] & members[other])
+
+
+def test_two_processes_cannot_have_the_same_share(tmp_path):
+    job = InferenceJob('', 'segmentation', 4, 4, [], '', annotated=False)
+    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
+        journal.add(0, {})
+        with pytest.raises(UserError, match='Another process is writing'):
+            open_journal(tmp_path, job, Shard(0, 2)).__enter__()
+        with open_journal(tmp_path, job, Shard(0, 4)) as other:
+            assert other.count_left() == 0  # what the first process has just done
+    with open_journal(tmp_path, job, Shard(0, 2)) as journal:
+        assert list(journal.left()) == [2]

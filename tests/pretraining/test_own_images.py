@@ -14,13 +14,12 @@ from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 
 from tests.engine import runs
-from tests.tiny import ROOT, forget_runs
+from tests.tiny import ROOT, call
 from tests.weights.test_formats import to_released
 from xcit_mm.demo.curves import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import ImageClassifier, ValidateFirstHook
 from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap
-from xcit_mm_cli import check, convert_weights, infer, test, train
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
 DINO = """
@@ -53,11 +52,6 @@ default_hooks = dict(logger=dict(interval=1), checkpoint=dict(max_keep_ckpts=-1)
 auto_scale_lr = dict(enable=False)
 custom_hooks = [dict(type='ValidateFirstHook')]
 """
-
-
-def call(command, *words):
-    forget_runs()
-    return command.main([str(word) for word in words])
 
 
 @pytest.fixture(scope='module')
@@ -99,14 +93,14 @@ def test_a_run_names_unreadable_files_and_measures_features(undisturbed, tmp_pat
     assert 'are smaller than the large crops' not in printed
     # Before training, too.
     assert list(read_curves(work_dir, ['accuracy/knn'])[1]['accuracy/knn']) == [0, 4]
-    assert check.main([str(config), '--split', 'train']) == 1
+    assert call('check', config, '--split', 'train') == 1
     assert 'broken.png' in capfd.readouterr().out
     image = config.parent / 'data/a/one/deep/0.png'
-    assert call(infer, image, '--config', config, '--checkpoint', 'none.pth') == 2
+    assert call('infer', image, '--config', config, '--checkpoint', 'none.pth') == 2
     assert 'this config is for pre-training' in capfd.readouterr().err
     metrics = tmp_path / 'metrics.json'
     checkpoint = work_dir / 'epoch_4.pth'
-    assert call(test, config, checkpoint, '--json', metrics, '--work-dir', tmp_path) == 0
+    assert call('test', config, checkpoint, '--json', metrics, '--work-dir', tmp_path) == 0
     assert set(json.loads(metrics.read_text())) == {'accuracy/knn', 'accuracy/linear'}
 
 
@@ -127,7 +121,7 @@ def test_a_backbone_alone_is_scored(undisturbed, tmp_path, wrap, capfd):
     scores = []
     for checkpoint in (path, work_dir / 'epoch_4.pth'):
         words = ['--json', tmp_path / 'scores.json', '--force', '--work-dir', tmp_path]
-        assert call(test, config, checkpoint, *words) == 0
+        assert call('test', config, checkpoint, *words) == 0
         scores.append(json.loads((tmp_path / 'scores.json').read_text()))
     assert scores[0] == scores[1]
     assert capfd.readouterr().out.count('into student.backbone and teacher.backbone') == 1
@@ -162,7 +156,7 @@ def test_the_checkpoint_goes_into_a_detector_and_is_converted(undisturbed, tmp_p
     checkpoint = work_dir / 'epoch_4.pth'
     state = runs.load(checkpoint)['state_dict']
     target = tmp_path / 'clean.safetensors'
-    assert convert_weights.main([str(checkpoint), str(target)]) == 0
+    assert call('convert-weights', checkpoint, target) == 0
     printed = capfd.readouterr().out
     assert 'trained as DINO' in printed and 'in_channels 4' in printed
     description = runs.load(checkpoint)['meta']['xcit_mm']
@@ -219,7 +213,7 @@ def test_a_wrong_setting_gets_one_sentence(setting, message, folder, tmp_path, c
     options = [f'{data}.data_root={folder}', f'{data}.data_prefix.img_path=.']
     options += [f'{data}.pipeline.1.{setting}']
     config = ROOT / 'configs/pretraining/dino_xcit_n12_16_camvid.py'
-    assert call(train, config, '--work-dir', tmp_path, '--cfg-options', *options) == 2
+    assert call('train', config, '--work-dir', tmp_path, '--cfg-options', *options) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith('error: A data loader of the config cannot be built')
     assert message in error
@@ -249,7 +243,7 @@ def test_detection_and_segmentation_train_on_four_channels(task, undisturbed, sm
         cfg.param_scheduler = []
     cfg.dump(tmp_path / 'config.py')
     words = [tmp_path / 'config.py', '--work-dir', tmp_path / 'work', '--no-validate']
-    assert call(train, *words) == 0
+    assert call('train', *words) == 0
     (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
     stem = runs.load(checkpoint)['state_dict']['backbone.patch_embed.layers.0.conv.weight']
     assert stem.shape[1] == 4 and stem.isfinite().all()

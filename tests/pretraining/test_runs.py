@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny import ROOT, forget_runs
+from tests.tiny import ROOT, call
 from xcit_mm.models import XCiTClassifier
-from xcit_mm_cli import test, train
 
 pytest.importorskip('timm')
 
@@ -58,18 +57,12 @@ def config(images, tmp_path):
     return path
 
 
-def call(command, *arguments):
-    forget_runs()
-    return command.main([str(argument) for argument in arguments])
-
-
 def test_a_classifier_trains_and_is_tested(config, tmp_path, capfd):
     work_dir = tmp_path / 'work'
-    assert call(train, config, '--work-dir', work_dir, *SMALL) == 0
+    assert call('train', config, '--work-dir', work_dir, *SMALL) == 0
     checkpoint = work_dir / 'epoch_1.pth'
     metrics = tmp_path / 'metrics.json'
-    status = call(
-        test, config, checkpoint, '--eval', 'top1', 'top5', '--json', metrics,
+    status = call('test', config, checkpoint, '--eval', 'top1', 'top5', '--json', metrics,
         '--out', tmp_path / 'out.pkl', '--work-dir', tmp_path / 'test', '--cfg-options',
         'test_dataloader.dataset.pipeline.0.input_size=48',
         'test_dataloader.dataset.pipeline.0.crop_pct=0.875',
@@ -78,10 +71,10 @@ def test_a_classifier_trains_and_is_tested(config, tmp_path, capfd):
     assert json.loads(metrics.read_text())['accuracy/top5'] == 100.0
     assert (tmp_path / 'out.pkl').is_file()
     capfd.readouterr()
-    assert call(test, config, checkpoint, '--show') == 2
+    assert call('test', config, checkpoint, '--show') == 2
     assert '--show' in capfd.readouterr().err
-    assert call(test, config, checkpoint, '--tta') == 2
-    assert call(test, config, checkpoint, '--eval', 'mIoU') == 2
+    assert call('test', config, checkpoint, '--tta') == 2
+    assert call('test', config, checkpoint, '--eval', 'mIoU') == 2
     assert 'top1, top5' in capfd.readouterr().err
 
 
@@ -103,8 +96,7 @@ def test_a_published_file_is_verified_with_one_command(config, images, tmp_path)
             with torch.no_grad():
                 scores = network(transform(Image.open(path).convert('RGB'))[None])
             right.append(int(scores.argmax()) == label)
-    status = call(
-        test, config, tmp_path / 'published.pth', '--eval', 'top1',
+    status = call('test', config, tmp_path / 'published.pth', '--eval', 'top1',
         '--json', tmp_path / 'm.json', '--work-dir', tmp_path / 'test', '--cfg-options',
         'test_dataloader.dataset.pipeline.0.input_size=32',
         'test_dataloader.dataset.pipeline.0.crop_pct=0.9',
@@ -164,6 +156,6 @@ def test_bad_input_gets_one_paragraph(wrong, message, images, tmp_path, capfd, m
     options = wrong.split() if isinstance(wrong, str) else []
     if not options:
         wrong(data)
-    assert call(train, config, '--work-dir', tmp_path / 'work', *SMALL, *options) == 2
+    assert call('train', config, '--work-dir', tmp_path / 'work', *SMALL, *options) == 2
     error = capfd.readouterr().err
     assert message in error[error.rindex('error: ') :] and 'Traceback' not in error

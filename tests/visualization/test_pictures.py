@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.models import XCiTClassifier
 from xcit_mm.visualization import (
     Normalize,
     class_attention,
@@ -18,7 +18,7 @@ from xcit_mm.visualization import (
 from xcit_mm.visualization.magnitude import magnitude_of_layer
 from xcit_mm.visualization.pyramid import effective_factor, subtract_fixed_pattern
 
-from .conftest import randomized
+from .. import tiny
 
 
 def layer_inputs(model, image):
@@ -41,7 +41,7 @@ def token_form(layer, normed):
 @pytest.mark.parametrize('kind', ['backbone', 'classifier', 'no bias'])
 def test_magnitude_is_that_of_the_token_form(kind, request, image):
     if kind == 'no bias':
-        model = randomized(XCiT('n12', patch_size=16, qkv_bias=False))
+        model = tiny.backbone('n12', qkv_bias=False)
     else:
         model = request.getfixturevalue(kind)
     expected = []
@@ -101,7 +101,7 @@ def test_cross_covariance_is_the_definition(backbone, image):
 def test_class_attention_is_timms(size, arch, num_classes, image):
     timm = pytest.importorskip('timm')
     name = f'xcit_{size}_12_p16_224'
-    reference = randomized(timm.create_model(name, num_classes=num_classes))
+    reference = tiny.randomize(timm.create_model(name, num_classes=num_classes)).eval()
     expected = []
     for block in reference.cls_attn_blocks:
         block.attn.fused_attn = False  # the fused kernel does not return its attention
@@ -119,7 +119,7 @@ def test_class_attention_is_timms(size, arch, num_classes, image):
 
 @pytest.mark.parametrize('strides', [(4, 8, 16, 32), (8, 32)])
 def test_pyramid_components_are_those_of_the_levels(strides, image):
-    model = randomized(XCiT('n12', patch_size=16, strides=strides))
+    model = tiny.backbone('n12', strides=strides)
     levels = pyramid_features(model, image)
     with torch.no_grad():
         features = model(Normalize()(image))

@@ -10,15 +10,16 @@ Each module acts only where its obstacle exists, and can be applied any number o
 - :mod:`.pkg_resources_warning` filters one warning;
 - :mod:`.torchvision_ops` declares two operators that torchvision expects.
 
-The commands use the others when a run needs them: :mod:`.gloo`, :mod:`.sync_bn` and
-:mod:`.ragged_recalls`.
+The commands use the others when a run needs them: :mod:`.gloo`, :mod:`.sync_bn`,
+:mod:`.fused_optimizer` and :mod:`.ragged_recalls`.
 """
 
 from . import checkpoints, config_prefix, mmcv_ops, pkg_resources_warning, torchvision_ops
+from .fused_optimizer import revert_fused
 from .gloo import init_gloo
 from .sync_bn import revert_sync_bn
 
-__all__ = ['apply_early', 'init_gloo', 'revert_sync_bn']
+__all__ = ['apply_early', 'init_gloo', 'revert_fused', 'revert_sync_bn']
 
 
 def apply_early() -> None:

@@ -22,10 +22,10 @@ SPLIT_NAMES = {
 COMPARED = 20
 
 
-def contents_of(folder: Path, limit: int = 5) -> str:
+def contents_of(folder: Path) -> str:
     """Count the kinds of files in a folder and below, the most frequent first."""
     kinds = Counter(p.suffix or 'no suffix' for p in folder.rglob('*') if p.is_file())
-    found = [f'{count} files with {kind}' for kind, count in kinds.most_common(limit)]
+    found = [f'{count} files with {kind}' for kind, count in kinds.most_common(5)]
     return ', '.join(found) or 'no files at all'
 
 

@@ -1,4 +1,4 @@
-"""A dataset of images and label PNGs in any folders, with any names and class numbers.
+"""Defines a dataset of images and label PNGs in any folders, with any names and class numbers.
 
 This module imports mmseg, so ``import xcit_mm`` does not load it. Configs that inherit ours name it
 in ``custom_imports``.
@@ -118,7 +118,8 @@ class LabelFolder(BaseSegDataset):
             if label_folder is not None:
                 label = labels.get(stem, stem + usual)
                 info['seg_map_path'] = os.path.join(label_folder, label)
-                self.unlabeled += [] if stem in labels else [info['img_path']]
+                if stem not in labels:
+                    self.unlabeled.append(info['img_path'])
             infos.append(info)
         return infos
 

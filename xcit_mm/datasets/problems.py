@@ -108,7 +108,7 @@ class DataError(UserError):
 
 @dataclass
 class CheckReport:
-    """What was checked or converted, and the problems that were found.
+    """The problems that a check or a conversion found.
 
     Args:
         splits (list[str]): The splits that were looked at.
@@ -143,13 +143,8 @@ class CheckReport:
     def to_json(self) -> str:
         """Return all problems, for other programs."""
         problems = [
-            {
-                'problem': problem.kind,
-                'severity': problem.severity,
-                'file': problem.file,
-                'detail': problem.detail,
-            }
-            for problem in self.problems
+            {'problem': p.kind, 'severity': p.severity, 'file': p.file, 'detail': p.detail}
+            for p in self.problems
         ]
         content = {'splits': self.splits, 'images': self.images, 'problems': problems}
         return json.dumps(content, indent=1) + '\n'

@@ -169,7 +169,7 @@ def _compare_segmentations(
 def _compare_labels(
     logits: Tensor, expected: Tensor, given: Tensor, allowed: Tolerances
 ) -> dict[str, Any]:
-    """Labels may differ only where two classes are equally likely, within the tolerance."""
+    """Compare labels, which may differ only where two classes are equally likely."""
     count = int((expected != given).sum())
     if logits.shape[1] == 1:
         return {'different labels': count, 'passed': not count}

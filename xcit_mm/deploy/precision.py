@@ -73,7 +73,7 @@ def to_half(model: Any) -> None:
 
     graph = model.graph
     weights = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
-    half = half_nodes(graph, set(weights))
+    half = half_nodes(graph)
     nodes, casts, halves = [], {}, {}  # converted values and weights by their names
 
     def cast(name: str, new_name: str, to: int) -> Any:
@@ -116,7 +116,7 @@ def to_half(model: Any) -> None:
     del graph.value_info[:]  # their types are others now
 
 
-def half_nodes(graph: Any, weights: set[str]) -> set[str]:
+def half_nodes(graph: Any) -> set[str]:
     """Return the names of the nodes that can be computed in float16."""
     floats, names = float_values(graph), {node.name for node in products(graph)}
     made = {node.output[0] for node in products(graph)}

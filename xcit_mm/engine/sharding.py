@@ -9,17 +9,26 @@ number of processes can load and resume it, sharded or not.
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from mmengine.dist import broadcast
 from mmengine.hooks import EMAHook
 from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import Runner
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from ..errors import UserError
 from ..models.trunk import XCiTTrunk
+from ..weights.hook import register_load_hook
+
+try:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+except ImportError:  # before torch 2.6
+    fully_shard = None  # type: ignore[assignment]
+
+    class DTensor(Tensor):  # type: ignore[no-redef]
+        """Nothing is one."""
 
 
 @MODEL_WRAPPERS.register_module()
@@ -37,7 +46,7 @@ class FullySharded(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module: Any = module
-        self.parts: list[FSDPModule] = []
+        self.parts: list[Any] = []
         self.is_gathered = False
 
     def shard(self, runner: Runner) -> None:
@@ -57,7 +66,7 @@ class FullySharded(nn.Module):
             lambda _, state, prefix, __: state.update(_converted(state, gather))
         )
         for part in self.module.modules():
-            part.register_load_state_dict_pre_hook(_shard_loaded)
+            register_load_hook(part, _shard_loaded)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As in the model."""
@@ -104,6 +113,11 @@ def check_supported(model: nn.Module, runner: Runner) -> None:
         model (nn.Module): The model.
         runner (Runner): The runner.
     """
+    if fully_shard is None:
+        raise UserError(
+            f'FullySharded needs torch 2.6 or newer; this is torch {torch.__version__}. Without '
+            'model_wrapper_cfg, each process keeps the whole model.'
+        )
     scalars = [name for name, value in model.named_parameters() if value.ndim == 0]
     # By name: xcit_mm.large is imported only by those who use it.
     spread = any(type(part).__name__ == 'SpreadXCiT' for part in model.modules())

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from xcit_mm_runtime import coco
 from xcit_mm_runtime.inputs import MediaSource, ResultNames, is_video
@@ -16,20 +16,6 @@ from .shards import EVERYTHING, InferenceJob, Records, delete_shards, open_journ
 from .videos import draw_video
 
 
-class Outcome(NamedTuple):
-    """The result of an inference.
-
-    Args:
-        job (InferenceJob): All of the work.
-        share (int): How many inputs this process had to do.
-        skipped (list[tuple[str, str]]): Those of them that could not be used, with the reason.
-    """
-
-    job: InferenceJob
-    share: int
-    skipped: list[tuple[str, str]]
-
-
 def infer(
     predictor: Predictor,
     sources: Sequence[MediaSource],
@@ -39,7 +25,7 @@ def infer(
     annotations: AnnotationFile | None = None,
     process: Process = ALONE,
     retry: bool = False,
-) -> Outcome:
+) -> Records:
     """Write predictions image by image, so that memory does not grow with the number of images.
 
     If it is interrupted, the same call continues with the next image. A process that has everything
@@ -57,6 +43,9 @@ def infer(
         process (Process): Says which of the inputs to use. Defaults to all of them.
         retry (bool): Whether to try again what was skipped before an interruption. Defaults to
             False.
+
+    Returns:
+        Records: What was found in this process's share, and what was skipped.
     """
     if annotations is None:
         ids = own_ids(sources, predictor.classes, predictor.category_ids)
@@ -84,13 +73,13 @@ def infer(
                     progress.advance(len(journal.skipped))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f'{journal.count() - journal.count_left()} of {journal.count()} inputs are done; '
-                'the same command continues with the others.'
+                f'{len(journal.share) - journal.count_left()} of {len(journal.share)} inputs are '
+                'done; the same command continues with the others.'
             ) from None
     if is_alone:
-        merge(Records(out_dir), out_dir)
+        merge(journal, out_dir)
         delete_shards(out_dir)
-    return Outcome(job, journal.count(), [journal.skipped[i] for i in sorted(journal.skipped)])
+    return journal
 
 
 def _run(

@@ -8,11 +8,11 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -51,9 +51,9 @@ class Shard:
         """The name of its file."""
         return f'{self.index + 1:04}_of_{self.count:04}.jsonl'
 
-    def has(self, number: int) -> bool:
-        """Return whether an input belongs to it."""
-        return number % self.count == self.index
+    def numbers(self, inputs: int) -> range:
+        """Return the numbers of its inputs, of so many."""
+        return range(self.index, inputs, self.count)
 
     def overlaps(self, other: 'Shard') -> bool:
         """Return whether an input can belong to both."""
@@ -107,56 +107,113 @@ def delete_shards(out_dir: Path) -> None:
     shutil.rmtree(out_dir / FOLDER, ignore_errors=True)
 
 
-class Line(NamedTuple):
-    """One line of a shard: an input that is done, or that cannot be used.
+def read_job(path: Path, expected: InferenceJob | None = None) -> InferenceJob | None:
+    """Return the job that a shard is part of, by its first line.
 
     Args:
-        number (int): The input.
-        is_skipped (bool): Whether it could not be used.
-        offset (int): Where the line starts.
-        content (bytes): The line.
-    """
-
-    number: int
-    is_skipped: bool
-    offset: int
-    content: bytes
-
-
-def read_lines(
-    file: IO[bytes], job: InferenceJob | None = None
-) -> tuple[InferenceJob | None, Iterator[Line]]:
-    """Return the first line of a shard and the others, without what a kill left half-written.
-
-    Args:
-        file (IO): The shard.
-        job (InferenceJob, optional): What it must be part of. Defaults to None, anything.
+        path (Path): The shard.
+        expected (InferenceJob, optional): What it must be part of; returned if the process of the
+            shard is just starting, or was killed then. Defaults to None, anything.
 
     Raises:
         UserError: If it is part of another job.
     """
-    first = file.readline()
-    if not first.endswith(b'\n'):  # its process is just starting, or was killed then
-        return job, iter(())
+    with path.open('rb') as file:
+        first = file.readline()
+    if not first.endswith(b'\n'):
+        return expected
     try:
         found = InferenceJob(**json.loads(first))
     except (TypeError, ValueError):
-        raise UserError(f'{file.name} is damaged: delete it.') from None
-    if job not in (None, found):
+        raise UserError(f'{path} is damaged: delete it.') from None
+    if expected not in (None, found):
         raise UserError(
-            f'{Path(file.name).parents[1]} has unfinished results of other images, weights or '
-            'settings. Repeat that command to finish them, start over with --force, or write '
-            'elsewhere with --out-dir.'
+            f'{path.parents[1]} has unfinished results of other images, weights or settings. '
+            'Repeat that command to finish them, start over with --force, or write elsewhere with '
+            '--out-dir.'
         )
-    return found, _lines(file, len(first), found.inputs)
+    return found
 
 
-def _lines(file: IO[bytes], offset: int, inputs: int) -> Iterator[Line]:
-    for content in file:
-        found = LINE.fullmatch(content)
-        if found and int(found[1]) < inputs:
-            yield Line(int(found[1]), found[2] is not None, offset, content)
-        offset += len(content)
+class Records:
+    """Reads what processes have noted about the inputs of a share.
+
+    Memory holds only where the lines are, 12 bytes for each input.
+
+    Args:
+        out_dir (Path): The folder for results.
+        job (InferenceJob, optional): The whole work. Defaults to None, that of the shards.
+        shard (Shard): The share. Defaults to everything.
+
+    Raises:
+        UserError: If there are no shards, or those of several jobs.
+    """
+
+    def __init__(
+        self, out_dir: Path, job: InferenceJob | None = None, shard: Shard = EVERYTHING
+    ) -> None:
+        files = shard_files(out_dir)
+        for path in files:
+            job = read_job(path, job)
+        if job is None:
+            raise UserError(
+                f'{out_dir} has no shards to merge: give the --out-dir of an infer command that '
+                'ran in several processes.'
+            )
+        self.job, self.paths = job, list(files)
+        self.share = shard.numbers(job.inputs)
+        # The file and the place of the line of each input that is done; -1 for others.
+        self.file_index = np.full(job.inputs, -1, np.int32)
+        self.offset = np.zeros(job.inputs, np.int64)
+        self.skipped: dict[int, tuple[str, str]] = {}  # number -> file, reason
+        for index, (path, other) in enumerate(files.items()):
+            if other.overlaps(shard):
+                self._find_lines(index, path)
+
+    def _find_lines(self, index: int, path: Path) -> None:
+        """Note what a process did; where one process was successful, that counts."""
+        with path.open('rb') as file:
+            offset = len(file.readline())
+            for line in file:
+                found = LINE.fullmatch(line)  # not what a kill left half-written
+                number = int(found[1]) if found else -1
+                if found and number in self.share:
+                    if not found[2]:
+                        self.file_index[number], self.offset[number] = index, offset
+                        self.skipped.pop(number, None)
+                    elif self.file_index[number] < 0:
+                        record = json.loads(line)
+                        self.skipped[number] = (record['file'], record['skipped'])
+                offset += len(line)
+
+    def count_left(self) -> int:
+        """Return how many inputs of the share are neither done nor skipped."""
+        undone = self.file_index[self.share.start :: self.share.step] < 0
+        return int(undone.sum()) - len(self.skipped)
+
+    def list_skipped(self) -> list[tuple[str, str]]:
+        """Return the files that could not be used, with the reason."""
+        return [self.skipped[number] for number in sorted(self.skipped)]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield what was found in the others, in the order of the inputs."""
+        numbers = np.flatnonzero(self.file_index >= 0)
+        for start in range(0, len(numbers), BLOCK):
+            block = numbers[start : start + BLOCK]
+            lines = {}
+            for i in np.unique(self.file_index[block]):
+                with self.paths[i].open('rb') as file:
+                    for number in block[self.file_index[block] == i]:
+                        file.seek(self.offset[number])
+                        lines[number] = file.readline()
+            for number in block:
+                try:
+                    yield json.loads(lines[number])
+                except ValueError:
+                    raise UserError(
+                        f'{self.paths[self.file_index[number]]} is damaged: delete it, and start '
+                        'the infer command again.'
+                    ) from None
 
 
 @contextmanager
@@ -181,14 +238,9 @@ def open_journal(
         _lock(file)
         file.seek(0)
         file.truncate(sum(len(line) for line in file if line.endswith(b'\n')))
-        journal = Journal(file, job, shard)
-        for path, other in shard_files(out_dir).items():
-            with path.open('rb') as opened:
-                _, lines = read_lines(opened, job)
-                if other.overlaps(shard):
-                    journal.read(lines)
+        journal = Journal(file, out_dir, job, shard)
         if retry:
-            journal.forget_skipped()
+            journal.skipped.clear()
         yield journal
 
 
@@ -206,134 +258,38 @@ def _lock(file: IO[bytes]) -> None:
         pass  # a file system without locks
 
 
-class Journal:
+class Journal(Records):
     """Notes what a process does.
 
     Args:
         file (IO): Its file, open for appending.
+        out_dir (Path): The folder for results.
         job (InferenceJob): The whole work.
         shard (Shard): The share of this process.
     """
 
-    def __init__(self, file: IO[bytes], job: InferenceJob, shard: Shard) -> None:
-        self.file, self.shard = file, shard
-        self.done = bytearray(job.inputs)  # a byte for each input, also for those of others
-        self.skipped: dict[int, tuple[str, str]] = {}  # number -> file, reason
+    def __init__(self, file: IO[bytes], out_dir: Path, job: InferenceJob, shard: Shard) -> None:
+        self.file = file
         if not file.seek(0, os.SEEK_END):
             self._write(asdict(job))
-
-    def read(self, lines: Iterable[Line]) -> None:
-        """Note what was done before; where one process was successful, that counts."""
-        for number, is_skipped, _, content in lines:
-            if not self.shard.has(number):
-                continue
-            if not is_skipped:
-                self.skipped.pop(number, None)
-            elif not self.done[number]:
-                record = json.loads(content)
-                self.skipped[number] = (record['file'], record['skipped'])
-            self.done[number] = True
-
-    def forget_skipped(self) -> None:
-        """Let what was skipped be tried again."""
-        for number in self.skipped:
-            self.done[number] = False
-        self.skipped.clear()
-
-    def count(self) -> int:
-        """Return how many inputs are in this share."""
-        return len(range(self.shard.index, len(self.done), self.shard.count))
-
-    def count_left(self) -> int:
-        """Return how many of them are not done."""
-        return self.done[self.shard.index :: self.shard.count].count(0)
+        super().__init__(out_dir, job, shard)
+        self.own_index = self.paths.index(Path(file.name))
 
     def left(self) -> Iterator[int]:
-        """Return the numbers of those that are not done."""
-        share = range(self.shard.index, len(self.done), self.shard.count)
-        return (number for number in share if not self.done[number])
+        """Return the numbers of the inputs of the share that are neither done nor skipped."""
+        return (n for n in self.share if self.file_index[n] < 0 and n not in self.skipped)
 
     def add(self, number: int, record: dict[str, Any]) -> None:
         """Note what was found in one input."""
+        self.offset[number] = self.file.seek(0, os.SEEK_END)
         self._write({'number': number, **record})
-        self.done[number] = True
+        self.file_index[number] = self.own_index
 
     def skip(self, number: int, name: str, reason: str) -> None:
         """Note that an input cannot be used."""
         self._write({'number': number, 'skipped': reason, 'file': name})
-        self.done[number] = True
         self.skipped[number] = (name, reason)
 
     def _write(self, content: dict[str, Any]) -> None:
         self.file.write(json.dumps(content).encode() + b'\n')
         self.file.flush()
-
-
-class Records:
-    """Reads what all processes have noted, in the order of the inputs.
-
-    Memory holds only where the lines are, 13 bytes for each input.
-
-    Args:
-        out_dir (Path): The folder for results.
-
-    Raises:
-        UserError: If it has no shards, or those of several jobs.
-    """
-
-    def __init__(self, out_dir: Path) -> None:
-        self.paths = list(shard_files(out_dir))
-        job = None
-        for path in self.paths:
-            with path.open('rb') as file:
-                job, _ = read_lines(file, job)
-        if job is None:
-            raise UserError(
-                f'{out_dir} has no shards to merge: give the --out-dir of an infer command that '
-                'ran in several processes.'
-            )
-        self.job = job
-        self.file = np.full(job.inputs, -1, np.int32)
-        self.offset = np.zeros(job.inputs, np.int64)
-        self.is_skipped = np.zeros(job.inputs, bool)
-        for i, path in enumerate(self.paths):
-            self._find_lines(i, path)
-
-    def _find_lines(self, i: int, path: Path) -> None:
-        with path.open('rb') as file:
-            for number, is_skipped, offset, _ in read_lines(file, self.job)[1]:
-                if self.file[number] < 0 or self.is_skipped[number]:
-                    self.file[number], self.offset[number] = i, offset
-                    self.is_skipped[number] = is_skipped
-
-    @property
-    def missing(self) -> int:
-        """How many inputs no process has done."""
-        return int((self.file < 0).sum())
-
-    def skipped(self) -> Iterator[tuple[str, str]]:
-        """Return the files that could not be used, with the reason."""
-        records = self._read(np.flatnonzero(self.is_skipped))
-        return ((record['file'], record['skipped']) for record in records)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield what was found in the others."""
-        return self._read(np.flatnonzero((self.file >= 0) & ~self.is_skipped))
-
-    def _read(self, numbers: np.ndarray) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(numbers), BLOCK):
-            block = numbers[start : start + BLOCK]
-            lines = {}
-            for i in np.unique(self.file[block]):
-                with self.paths[i].open('rb') as file:
-                    for number in block[self.file[block] == i]:
-                        file.seek(self.offset[number])
-                        lines[number] = file.readline()
-            for number in block:
-                try:
-                    yield json.loads(lines[number])
-                except ValueError:
-                    raise UserError(
-                        f'{self.paths[self.file[number]]} is damaged: delete it, and start the '
-                        'infer command again.'
-                    ) from None

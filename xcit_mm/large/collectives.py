@@ -32,6 +32,15 @@ def _noticing_losses() -> Iterator[None]:
         ) from error
 
 
+def check_sharing(world: int, processes: int) -> None:
+    """Raise unless so many processes of all can share each image."""
+    if processes < 1 or world % processes:
+        raise ValueError(
+            f'{world} processes cannot share images by {processes}: the number of processes must '
+            'be a multiple.'
+        )
+
+
 class RowGroup:
     """The processes that share an image, in the order of its rows.
 

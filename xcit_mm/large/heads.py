@@ -1,12 +1,13 @@
 """Semantic FPN and UperNet as maps that are computed where they are read."""
 
-from typing import Any, cast
+from typing import Any
 
+import torch
 from mmcv.cnn import ConvModule
 from torch import nn
 
 from ..errors import UserError
-from .maps import ConcatMap, ConvMap, Map, ResizedMap, SumMap, TensorMap, average_pooled
+from .maps import ConvMap, Map, ResizedMap, TensorMap, average_pooled, concatenate
 
 # Rows of the coarsest level that are pooled at a time.
 POOLED_ROWS = 16
@@ -45,12 +46,8 @@ def logits_map(model: Any, levels: list[Map]) -> Map:
         levels = _fpn(model.neck, levels)
     head = model.decode_head
     inputs = [levels[i] for i in head.in_index]
-    features = _uper_head(head, inputs) if _is(head, 'UPerHead') else _fpn_head(head, inputs)
-    return ConvMap(features, head.cls_seg)
-
-
-def _is(module: nn.Module, name: str) -> bool:
-    return type(module).__name__ == name
+    features = (_uper_head if type(head).__name__ == 'UPerHead' else _fpn_head)(head, inputs)
+    return ConvMap(head.cls_seg, features)
 
 
 def _convolved(source: Map, module: nn.Module) -> Map:
@@ -60,27 +57,29 @@ def _convolved(source: Map, module: nn.Module) -> Map:
     radius = dilation * (size - 1) // 2
     if conv.stride != (1, 1) or conv.padding != (radius, radius) or size % 2 == 0:
         raise UserError(f'--whole needs convolutions that keep the size of a map, not {conv}.')
-    return ConvMap(source, module, radius)
+    return ConvMap(module, source, radius=radius)
+
+
+def _top_down(laterals: list[Map], **options: Any) -> None:
+    """Add to each level, in place, the next coarser one, resized."""
+    for i in range(len(laterals) - 1, 0, -1):
+        coarser = ResizedMap(laterals[i], laterals[i - 1].size, **options)
+        laterals[i - 1] = ConvMap(torch.add, laterals[i - 1], coarser)
 
 
 def _fpn(neck: Any, inputs: list[Map]) -> list[Map]:
     """Return the levels of mmseg's FPN, without those that it adds by pooling."""
-    cfg = dict(neck.upsample_cfg)
-    if 'scale_factor' in cfg:
+    if 'scale_factor' in neck.upsample_cfg:
         raise UserError("--whole needs an FPN that resizes to sizes, not by a 'scale_factor'.")
-    laterals = [
-        _convolved(inputs[i + neck.start_level], conv) for i, conv in enumerate(neck.lateral_convs)
-    ]
-    for i in range(len(laterals) - 1, 0, -1):
-        laterals[i - 1] = SumMap(
-            laterals[i - 1], ResizedMap(laterals[i], laterals[i - 1].size, **cfg)
-        )
-    return [_convolved(lateral, conv) for lateral, conv in zip(laterals, neck.fpn_convs)]  # noqa: B905  extra levels
+    used = inputs[neck.start_level :]
+    laterals = [_convolved(x, conv) for x, conv in zip(used, neck.lateral_convs)]  # noqa: B905  end_level
+    _top_down(laterals, **neck.upsample_cfg)
+    return [_convolved(x, conv) for x, conv in zip(laterals, neck.fpn_convs)]  # noqa: B905  extra levels
 
 
 def _fpn_head(head: Any, inputs: list[Map]) -> Map:
     """Return what FPNHead classifies: all levels, convolved and doubled to equal sizes."""
-    total: Map | None = None
+    levels: list[Map] = []
     for branch, level in zip(head.scale_heads, inputs, strict=True):
         for module in branch:
             if isinstance(module, ConvModule):
@@ -88,27 +87,27 @@ def _fpn_head(head: Any, inputs: list[Map]) -> Map:
             else:
                 height, width = (int(n * module.scale_factor) for n in level.size)
                 level = ResizedMap(level, (height, width), module.mode, module.align_corners)
-        if total is None:
-            total = level
-        else:
-            total = SumMap(total, ResizedMap(level, total.size, align_corners=head.align_corners))
-    return cast(Map, total)
+        levels.append(level)
+    total, *others = _same_size(head, levels)
+    for level in others:
+        total = ConvMap(torch.add, total, level)
+    return total
+
+
+def _same_size(head: Any, levels: list[Map]) -> list[Map]:
+    """Resize all levels to the size of the first."""
+    size, align = levels[0].size, head.align_corners
+    return [ResizedMap(level, size, align_corners=align) for level in levels]
 
 
 def _uper_head(head: Any, inputs: list[Map]) -> Map:
     """Return what UPerHead classifies: pooled context, a top-down path, all levels fused."""
     laterals = [_convolved(x, conv) for x, conv in zip(inputs, head.lateral_convs)]  # noqa: B905  not the last
     laterals.append(_pooled_context(head, inputs[-1]))
-
-    def resized(source: Map, size: tuple[int, int]) -> Map:
-        return ResizedMap(source, size, align_corners=head.align_corners)
-
-    for i in range(len(laterals) - 1, 0, -1):
-        laterals[i - 1] = SumMap(laterals[i - 1], resized(laterals[i], laterals[i - 1].size))
-    outs = [_convolved(x, conv) for x, conv in zip(laterals, head.fpn_convs)]  # noqa: B905  not the last
-    outs.append(laterals[-1])
-    stack = ConcatMap([resized(out, outs[0].size) for out in outs])
-    return _convolved(stack, head.fpn_bottleneck)
+    _top_down(laterals, align_corners=head.align_corners)
+    levels = [_convolved(x, conv) for x, conv in zip(laterals, head.fpn_convs)]  # noqa: B905  not the last
+    levels = _same_size(head, [*levels, laterals[-1]])
+    return _convolved(ConvMap(concatenate, *levels), head.fpn_bottleneck)
 
 
 def _pooled_context(head: Any, level: Map) -> Map:
@@ -120,4 +119,4 @@ def _pooled_context(head: Any, level: Map) -> Map:
     ):
         context = TensorMap(branch[1](pooled))
         parts.append(ResizedMap(context, level.size, align_corners=head.align_corners))
-    return _convolved(ConcatMap(parts), head.bottleneck)
+    return _convolved(ConvMap(concatenate, *parts), head.bottleneck)

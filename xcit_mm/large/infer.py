@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..inference.ids import Ids
 from .images import Scale, open_image
 from .labels import read_preview, write_results
-from .segment import Report, WholeSegmentation
+from .segment import StepProgress, WholeSegmentation
 from .sliding import detect_windows, segment_windows
 from .units import format_bytes
 
@@ -135,7 +135,7 @@ def detect_large(
 
 
 @contextmanager
-def _progress() -> Iterator[Report]:
+def _progress() -> Iterator[StepProgress]:
     """Yield a function that shows a bar for each kind of step, with the time left."""
     tasks: dict[str, TaskID] = {}
     with progress_bar(*Progress.get_default_columns(), TimeElapsedColumn()) as progress:

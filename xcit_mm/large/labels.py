@@ -9,7 +9,7 @@ import numpy as np
 from xcit_mm_runtime.files import replacing, write_atomically, write_png
 
 from .images import Image
-from .store import reserve
+from .store import map_rows, reserve
 from .windows import Window, pieces, tiles
 
 # Side of the tiles of the TIFF.
@@ -41,9 +41,7 @@ class LabelFile:
 
     def rows(self, start: int, stop: int, mode: str = 'r') -> np.ndarray:
         """Return some rows, mapped."""
-        offset = start * self.size[1] * self.dtype.itemsize
-        shape = (stop - start, self.size[1])
-        return np.memmap(str(self.path), self.dtype, mode, offset, shape)  # type: ignore[call-overload]
+        return map_rows(self.path, self.dtype, self.size, start, stop, mode)
 
     def write(self, window: Window, labels: np.ndarray) -> None:
         """Write the next tile."""

@@ -113,50 +113,32 @@ def rescaling(level: nn.Module) -> tuple[int, int]:
 
 
 class ConvMap(Map):
-    """The output of a module of which each pixel depends on the pixels around it.
+    """The output of a function of which each pixel depends on the pixels around it.
 
     Args:
-        source (Map): The input.
-        function (callable): The module: convolutions of stride 1 that keep the size, activations
-            and BatchNorm in eval mode.
+        function (callable): Convolutions of stride 1 that keep the size, activations, BatchNorm in
+            eval mode, sums, and the like.
+        *sources (Map): Its inputs, of the same size.
         radius (int): How far it looks. Defaults to 0.
     """
 
-    def __init__(self, source: Map, function: Callable[[Tensor], Tensor], radius: int = 0) -> None:
-        super().__init__(source.size)
-        self.source = source
+    def __init__(self, function: Callable[..., Tensor], *sources: Map, radius: int = 0) -> None:
+        super().__init__(sources[0].size)
         self.function = function
+        self.sources = sources
         self.radius = radius
 
     def read(self, window: Window) -> Tensor:
-        # The module pads the margin with zeros too. What that makes wrong is cut off again, unless
-        # the margin is the border of the map, where the zeros belong.
+        # A convolution pads the margin with zeros too. What that makes wrong is cut off again,
+        # unless the margin is the border of the map, where the zeros belong.
         outer = window.grown(self.radius, self.size)
         rows, columns = window.within(outer)
-        return self.function(self.source.read(outer))[:, :, rows, columns]
+        return self.function(*(each.read(outer) for each in self.sources))[:, :, rows, columns]
 
 
-class SumMap(Map):
-    """The sum of two maps of the same size."""
-
-    def __init__(self, first: Map, second: Map) -> None:
-        super().__init__(first.size)
-        self.first = first
-        self.second = second
-
-    def read(self, window: Window) -> Tensor:
-        return self.first.read(window) + self.second.read(window)
-
-
-class ConcatMap(Map):
-    """The channels of several maps of the same size."""
-
-    def __init__(self, maps: list[Map]) -> None:
-        super().__init__(maps[0].size)
-        self.maps = maps
-
-    def read(self, window: Window) -> Tensor:
-        return torch.cat([part.read(window) for part in self.maps], dim=1)
+def concatenate(*parts: Tensor) -> Tensor:
+    """Concatenate the channels of maps (1, C, H, W)."""
+    return torch.cat(parts, dim=1)
 
 
 class ResizedMap(Map):

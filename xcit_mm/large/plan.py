@@ -1,4 +1,4 @@
-"""How a large image is cut so that a memory limit holds, decided before the work begins."""
+"""Cuts a large image so that a memory limit holds, decided before the work begins."""
 
 import json
 import mmap
@@ -29,7 +29,7 @@ RESERVE = 128 * 2**20
 
 @dataclass(frozen=True)
 class TilingPlan:
-    """How an image is cut.
+    """A way to cut an image into strips and tiles.
 
     Args:
         grid (tuple[int, int]): Height and width of the token grid.

@@ -27,7 +27,7 @@ from ..models.fast import (
     tokens_to_map,
 )
 from ..models.layers import LPI, XCiTLayer
-from .collectives import RowGroup
+from .collectives import RowGroup, check_sharing
 from .maps import rescaling
 
 
@@ -233,11 +233,7 @@ class SpreadXCiT(XCiT):
         """
         world = distributed.get_world_size()
         size = self.processes or world
-        if world % size:
-            raise ValueError(
-                f'{world} processes cannot share images by {size}: the number of processes must '
-                'be a multiple.'
-            )
+        check_sharing(world, size)
         groups = [
             distributed.new_group(list(range(first, first + size)))
             for first in range(0, world, size)

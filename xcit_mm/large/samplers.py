@@ -10,15 +10,12 @@ from typing import Any
 from mmengine.registry import DATA_SAMPLERS
 
 from ..engine.randomness import SeededDefaultSampler, SeededInfiniteSampler
+from .collectives import check_sharing
 
 
 def _share(sampler: Any, processes: int) -> None:
     """Let a sampler count groups of processes instead of processes."""
-    if processes < 1 or sampler.world_size % processes:
-        raise ValueError(
-            f'{sampler.world_size} processes cannot share images by {processes}: the number of '
-            'processes must be a multiple.'
-        )
+    check_sharing(sampler.world_size, processes)
     sampler.rank //= processes
     sampler.world_size //= processes
 

@@ -18,7 +18,7 @@ from .whole import WholeImage, as_image
 from .windows import Window, pieces, tiles
 
 # Called with what is being done, the steps that are done, and all steps.
-Report = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 
 
 class WholeSegmentation:
@@ -42,7 +42,7 @@ class WholeSegmentation:
         folder: str | Path,
         memory: str | int | None = None,
         job: str | None = None,
-        report: Report | None = None,
+        report: StepProgress | None = None,
     ) -> None:
         check_segmentor(model)
         report = report or (lambda what, done, total: None)

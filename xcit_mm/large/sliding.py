@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .images import Image, Prepare
 from .labels import LabelFile
-from .segment import Report, labels_from_logits
+from .segment import StepProgress, labels_from_logits
 from .store import reserve
 from .windows import Window
 
@@ -42,7 +42,7 @@ def windows(size: tuple[int, int], window: int, overlap: int) -> Iterator[Window
 
 @torch.no_grad()
 def segment_windows(
-    model: Any, image: Image, folder: Path, window: int, overlap: int, report: Report
+    model: Any, image: Image, folder: Path, window: int, overlap: int, report: StepProgress
 ) -> LabelFile:
     """Segment windows at the image's own resolution; logits are averaged where they overlap.
 
@@ -118,7 +118,7 @@ def _carries(folder: Path, shape: tuple[int, int, int]) -> list[np.ndarray]:
 
 @torch.no_grad()
 def detect_windows(
-    model: Any, image: Image, window: int, overlap: int, report: Report
+    model: Any, image: Image, window: int, overlap: int, report: StepProgress
 ) -> dict[str, Tensor]:
     """Detect in windows at the image's own resolution; boxes are merged at the seams.
 

@@ -29,7 +29,7 @@ class Rows:
     def __init__(self, shape: tuple[int, int, int], path: Path | None = None) -> None:
         self.shape = shape
         self.path = path
-        self.array = np.empty(shape, np.float32) if path is None else None
+        self.array = np.empty(shape if path is None else 0, np.float32)
 
     def copy(self) -> 'Rows':
         """Return another array in memory with the same tokens."""
@@ -53,12 +53,17 @@ class Rows:
         self._mapped(start, start + len(rows), 'r+')[:] = rows.cpu().numpy()
 
     def _mapped(self, start: int, stop: int, mode: str) -> np.ndarray:
-        if self.array is not None:
+        if self.path is None:
             return self.array[start:stop]
-        _, width, dims = self.shape
-        offset = start * width * dims * np.float32().itemsize
-        shape = (stop - start, width, dims)
-        return np.memmap(str(self.path), np.float32, mode, offset, shape)  # type: ignore[call-overload]
+        return map_rows(self.path, np.dtype(np.float32), self.shape, start, stop, mode)
+
+
+def map_rows(
+    path: Path, dtype: np.dtype, shape: Sequence[int], start: int, stop: int, mode: str
+) -> np.ndarray:
+    """Map some rows of an array of this shape in a file, to read (``r``) or to write (``r+``)."""
+    offset = start * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    return np.memmap(str(path), dtype, mode, offset, (stop - start, *shape[1:]))  # type: ignore[call-overload]
 
 
 def reserve(path: Path, size: int) -> None:

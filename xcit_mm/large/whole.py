@@ -33,7 +33,7 @@ from .units import parse_bytes
 from .windows import Window, pieces
 
 # Called with the number of steps that are done, and of all steps.
-Report = Callable[[int, int], None]
+StripProgress = Callable[[int, int], None]
 
 
 class WholeImage:
@@ -72,7 +72,7 @@ class WholeImage:
         folder: str | Path | None = None,
         prepare: Prepare | None = None,
         job: str | None = None,
-        report: Report | None = None,
+        report: StripProgress | None = None,
     ) -> None:
         check_backbone(backbone)
         self.backbone = backbone

@@ -9,7 +9,12 @@ from mmengine.model.weight_init import trunc_normal_
 from torch import Tensor, nn
 
 from ..errors import TooSmallError
-from ..weights.hook import allow_missing_pyramid, strict_loading, translate_state_dict
+from ..weights.hook import (
+    allow_missing_pyramid,
+    register_load_hook,
+    strict_loading,
+    translate_state_dict,
+)
 from .fast import FORMS, BatchNorm, Execution, choose_execution, recomputed
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
@@ -74,7 +79,7 @@ class XCiTTrunk(BaseModule):
             )
             for _ in range(variant.depth)
         )
-        self.register_load_state_dict_pre_hook(translate_state_dict)
+        register_load_hook(self, translate_state_dict)
         self.register_load_state_dict_post_hook(allow_missing_pyramid)
         self._freeze_stages()
 

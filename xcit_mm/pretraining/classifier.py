@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from ..weights import CheckpointError, read_weights, unwrap
+from ..weights.hook import register_load_hook
 from .transforms import import_timm
 
 
@@ -59,7 +60,7 @@ class ImageClassifier(BaseModel):
         self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
         # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
         self._teacher: tuple[nn.Module, ...] = ()
-        self.register_load_state_dict_pre_hook(accept_bare_weights)
+        register_load_hook(self, accept_bare_weights)
 
     def forward(
         self,

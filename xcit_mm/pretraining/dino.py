@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
+from ..weights.hook import register_load_hook
 from .classifier import accept_bare_weights
 
 
@@ -121,7 +122,7 @@ class DINO(BaseModel):
         prototypes = self.student.head.last_layer.out_features
         self.register_buffer('center', torch.zeros(prototypes))
         backbones = ('student.backbone', 'teacher.backbone')
-        self.register_load_state_dict_pre_hook(partial(accept_bare_weights, parts=backbones))
+        register_load_hook(self, partial(accept_bare_weights, parts=backbones))
         self.copy_student()
 
     def copy_student(self) -> None:

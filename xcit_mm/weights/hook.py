@@ -5,12 +5,13 @@ dict, whatever loads it: ``load_state_dict``, ``load_from``, ``init_cfg``, ``res
 inferencer of mmdet or mmseg. So files in the published formats load as they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mmengine.logging import print_log
+from torch import nn
 
 from ..errors import UserError
 from .formats import (
@@ -53,6 +54,19 @@ def strict_loading(strict: bool = True) -> Iterator[None]:
         yield
     finally:
         _is_strict.reset(token)
+
+
+def register_load_hook(module: nn.Module, hook: Callable[..., None]) -> None:
+    """Register a hook that changes a state dict before a module loads it.
+
+    Args:
+        module (nn.Module): The module.
+        hook (callable): As for torch's ``register_load_state_dict_pre_hook``.
+    """
+    if hasattr(module, 'register_load_state_dict_pre_hook'):
+        module.register_load_state_dict_pre_hook(hook)
+    else:  # before torch 2.5
+        module._register_load_state_dict_pre_hook(hook, with_module=True)
 
 
 def translate_state_dict(

@@ -18,7 +18,7 @@ SOURCE = Path(operators.__file__).read_text(encoding='utf-8')
 # The public parts that take their place are as good.
 REPLACED = ('torch.nn.modules.batchnorm._BatchNorm', 'torch._check')
 NAMES = [
-    *re.findall(r"_find\('(torch\.[\w.]+)'\)", SOURCE),
+    *re.findall(r"_find\('(torch\.[\w.]+)'", SOURCE),
     *(f'torch.nn.modules.module._global_{kind}_hooks'
       for kind in ('forward', 'forward_pre', 'backward', 'backward_pre')),
     *('torch.nn.Module._forward_hooks', 'torch.nn.Module._parameters'),

@@ -27,7 +27,7 @@ from .labels import (
 
 
 class ImageCheck:
-    """How a dataset of images without annotations is checked; others inherit from it.
+    """The check of a dataset of images without annotations; the others inherit from it.
 
     Args:
         dataset (BaseDataset): The dataset, whose content is not loaded.

@@ -7,16 +7,45 @@ runs before any weights are downloaded, and says which lines of the config to ch
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mmengine.config import Config
+from mmengine.registry import MODELS
 from torch import nn
 
 from xcit_mm_runtime.text import join_some
 
-from ...errors import UserError
+from ...compat import revert_sync_bn
+from ...errors import BUILD_ERRORS, UserError
 from ...models import XCiTClassifier
+from ..problems import Problem
+from .datasets import build_lazily
 
 # Heads whose classes are not the dataset's: regions are objects or not, semantic branches have
 # classes of their own, and re-identification has one class per person.
 OTHER_CLASSES = ('rpn', 'semantic', 'panoptic', 'reid', 'track')
+
+
+def find_class_problems(cfg: Config, name: str, datasets: dict[str, list[dict]]) -> list[Problem]:
+    """Return a problem if heads of the model have another number of classes than the data.
+
+    Args:
+        cfg (Config): The config.
+        name (str): Its name.
+        datasets (dict[str, list[dict]]): The innermost datasets, by split.
+    """
+    if not cfg.get('model') or not cfg.get('check_classes', True):
+        return []
+    revert_sync_bn(cfg)
+    try:
+        model = MODELS.build(cfg.model)
+    except BUILD_ERRORS:
+        return []  # this is about data; training says what is wrong with the model
+    try:
+        for split, configs in datasets.items():
+            for config in configs:
+                check_heads(model, cfg.model, build_lazily(config).metainfo, f'{split} data')
+    except UserError as error:
+        return [Problem('config: class count', name, str(error))]
+    return []
 
 
 def check_heads(model: nn.Module, config: Any, metainfo: dict[str, Any], what: str) -> None:
@@ -57,6 +86,7 @@ def class_heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
             own
             and ('head' in own[-1] or (own == ['backbone'] and isinstance(module, XCiTClassifier)))
             and isinstance(getattr(module, 'num_classes', None), int)
+            and module.num_classes > 0  # backbones without a classifier have 0 or -1
             # Such a head adds up numbers of things and stuff.
             and not hasattr(module, 'num_things_classes')
             and not getattr(module, 'class_agnostic', False)

@@ -15,7 +15,7 @@ from ..problems import Problem
 
 
 class LabelRules(NamedTuple):
-    """Which labels a dataset allows, as the pipeline returns them.
+    """The labels that a dataset allows, as the pipeline returns them.
 
     Args:
         classes (int): The number of its classes, which are numbered from 0.

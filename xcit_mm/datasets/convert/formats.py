@@ -1,6 +1,7 @@
-"""What all formats share: a folder of annotated images, and the objects in them."""
+"""Defines what all formats share: a folder of annotated images, and the objects in them."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +27,21 @@ class Object(NamedTuple):
     ignored: bool = False
 
 
-class AnnotatedImage(NamedTuple):
-    """An image, and the file that describes it, which may be missing."""
+@dataclass(eq=False)
+class AnnotatedImage:
+    """An image and its objects.
 
-    image: Path
+    Args:
+        path (Path): The image.
+        labels (Path): The file that describes it, which may be missing.
+        size (tuple[int, int]): Its width and height; (0, 0) until it was decoded.
+        objects (list[Object]): Its objects; none until they were read.
+    """
+
+    path: Path
     labels: Path
+    size: tuple[int, int] = (0, 0)
+    objects: list[Object] = field(default_factory=list)
 
 
 class AnnotatedFolder:
@@ -75,14 +86,17 @@ class AnnotatedFolder:
         self.problems.append(Problem(f'left out: {kind}', str(file), detail))
 
     def leave_out_ambiguous(self, images: list[Path]) -> None:
-        """Note images that share their name, and so their labels."""
-        self.leave_out('several images', images[0].parent, ', '.join(i.name for i in images))
+        """Note images that share their name, and so their labels, once."""
+        names = ', '.join(image.name for image in images)
+        problem = Problem('left out: several images', str(images[0].parent), names)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def split_randomly(self, fraction: float, seed: int) -> None:
         """Split the images of a folder without splits; see :func:`..folders.split_randomly`."""
-        items = self.splits.pop('', [])
+        images = self.splits.pop('', [])
         # Relative to what they share, so that the split does not depend on where the folder is.
-        root = os.path.commonpath([item.image.parent for item in items]) if items else ''
-        named = {Path(os.path.relpath(item.image, root)).as_posix(): item for item in items}
+        root = os.path.commonpath([image.path.parent for image in images]) if images else ''
+        named = {Path(os.path.relpath(image.path, root)).as_posix(): image for image in images}
         for split, names in split_randomly(named, fraction, seed).items():
             self.splits[split] = [named[name] for name in names]

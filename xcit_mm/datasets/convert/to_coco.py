@@ -89,19 +89,18 @@ def convert_folder(
         check_new(path, overwrite)
         check_writable(path)
     report = CheckReport(wanted, problems=[*source.problems, *_find_leakage(source)])
-    read = _read_all(source, wanted, report)
-    names = (
-        classes or source.classes or sorted({o.name for _, found in read.values() for o in found})
-    )
-    usable = {
-        item: (size, _usable(item, size, objects, names, report))
-        for item, (size, objects) in read.items()
-    }
-    contents = {
-        split: _to_coco({item: usable[item] for item in items if item in usable}, folder, names)
-        for split, items in source.splits.items()
-        if split in wanted
-    }
+    images = list(dict.fromkeys(image for split in wanted for image in source.splits[split]))
+    results = in_threads(functools.partial(_read, source), images)
+    for problems in track(results, 'reading', len(images)):
+        report.problems += problems
+    occurring = {one.name for image in images for one in image.objects}
+    names = classes or source.classes or sorted(occurring)
+    entries = {image: _usable(image, names, report) for image in images if any(image.size)}
+    report.images = len(entries)
+    contents = {}
+    for split in wanted:
+        kept = {image: entries[image] for image in source.splits[split] if image in entries}
+        contents[split] = _to_coco(kept, folder, names)
     if not any(content['annotations'] for content in contents.values()):
         counts = Counter(problem.kind for problem in report.problems)
         kinds = '; '.join(f'{kind} ({count})' for kind, count in counts.items())
@@ -130,59 +129,36 @@ def _open(folder: Path, kind: str | None, classes: list[str] | None) -> Annotate
 
 def _find_leakage(source: AnnotatedFolder) -> list[Problem]:
     """Find images in several splits. trainval repeats them anyway."""
-    splits = [items for split, items in source.splits.items() if split != 'trainval']
-    count = Counter(item.image for items in splits for item in items)
+    splits = [images for split, images in source.splits.items() if split != 'trainval']
+    count = Counter(image.path for images in splits for image in images)
     shared = [path for path, number in count.items() if number > 1]
     return [Problem('changed: in several splits', str(path)) for path in shared]
 
 
-def _read_all(
-    source: AnnotatedFolder, splits: list[str], report: CheckReport
-) -> dict[AnnotatedImage, tuple[tuple[int, int], list[Object]]]:
-    """Return the size and objects of each image; those that cannot be read are left out."""
-    items = list(dict.fromkeys(item for split in splits for item in source.splits[split]))
-    results = in_threads(functools.partial(_read, source), items)
-    found = {}
-    for item, (size, objects, problems) in zip(
-        items, track(results, 'reading', len(items)), strict=True
-    ):
-        report.problems += problems
-        if size is not None:
-            found[item] = size, objects
-    report.images = len(found)
-    return found
-
-
-def _read(
-    source: AnnotatedFolder, item: AnnotatedImage
-) -> tuple[tuple[int, int] | None, list[Object], list[Problem]]:
-    image = str(item.image)
-    problems, shape = check_image(image)
+def _read(source: AnnotatedFolder, image: AnnotatedImage) -> list[Problem]:
+    """Decode an image and read its objects; return the problems."""
+    problems, shape = check_image(str(image.path))
     if shape is None:
-        details = [f'{problem.kind.partition(": ")[2]}. {problem.detail}' for problem in problems]
-        return None, [], [Problem('left out: image unreadable', image, d.strip()) for d in details]
+        (problem,) = problems
+        detail = f'{problem.kind.partition(": ")[2]}. {problem.detail}'.strip()
+        return [Problem('left out: image unreadable', problem.file, detail)]
     size = shape[1], shape[0]
     try:
-        objects, more = source.read(item.labels, size)
+        image.objects, more = source.read(image.labels, size)
     except (ValueError, OSError) as error:
-        unreadable = Problem('left out: annotations unreadable', str(item.labels), str(error))
-        return None, [], [*problems, unreadable]
-    return size, objects, problems + more
+        unreadable = Problem('left out: annotations unreadable', str(image.labels), str(error))
+        return [*problems, unreadable]
+    image.size = size
+    return problems + more
 
 
-def _usable(
-    item: AnnotatedImage,
-    size: tuple[int, int],
-    objects: list[Object],
-    names: list[str],
-    report: CheckReport,
-) -> list[dict[str, Any]]:
+def _usable(image: AnnotatedImage, names: list[str], report: CheckReport) -> list[dict[str, Any]]:
     """Return COCO's entries of the objects that training can use, cut off at the borders."""
-    image = {'width': size[0], 'height': size[1]}
+    size = {'width': image.size[0], 'height': image.size[1]}
     usable: dict[tuple, dict[str, Any]] = {}
-    for one in objects:
-        clipped = _entry(_clip(one, size))
-        faults = [*check_object(_entry(one), image), *check_object(clipped, image)]
+    for one in image.objects:
+        clipped = _entry(_clip(one, image.size))
+        faults = [*check_object(_entry(one), size), *check_object(clipped, size)]
         errors = [fault for fault in faults if fault[0] != 'box reaches outside']
         key = one.name, one.box, one.polygon
         if one.name not in names:
@@ -197,7 +173,7 @@ def _usable(
                 continue
             kind, detail = 'changed: clipped', faults[0][1]
         where = f'{one.where} ({one.name})'
-        report.problems.append(Problem(kind, str(item.labels), f'{where}: {detail}'))
+        report.problems.append(Problem(kind, str(image.labels), f'{where}: {detail}'))
     return list(usable.values())
 
 
@@ -235,14 +211,13 @@ def _round(number: float) -> float:
 
 
 def _to_coco(
-    items: dict[AnnotatedImage, tuple[tuple[int, int], list[dict[str, Any]]]],
-    folder: Path,
-    names: list[str],
+    entries: dict[AnnotatedImage, list[dict[str, Any]]], folder: Path, names: list[str]
 ) -> dict[str, Any]:
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for item, ((width, height), objects) in items.items():
-        name = Path(os.path.relpath(item.image, folder)).as_posix()
+    for image, objects in entries.items():
+        width, height = image.size
+        name = Path(os.path.relpath(image.path, folder)).as_posix()
         entry = {'id': len(images) + 1, 'file_name': name, 'height': height, 'width': width}
         images.append(entry)
         for one in objects:

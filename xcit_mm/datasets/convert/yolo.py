@@ -44,6 +44,7 @@ class YoloFolder(AnnotatedFolder):
 
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         super().__init__(folder)
+        self.by_stem = functools.cache(images_by_stem)
         self.description_file, self.description = _find_description(folder) or (folder, {})
         self.names = self._find_names() or dict(enumerate(classes or ()))
         if not self.names:
@@ -52,9 +53,9 @@ class YoloFolder(AnnotatedFolder):
                 f'with names, nor {", ".join(NAME_FILES)}. Name them in order: --classes A B C.'
             )
         self.classes = list(dict.fromkeys(self.names[index] for index in sorted(self.names)))
-        places = self._described_splits() or self._named_splits()
-        for split, found in places.items():
-            self.splits[split] = self._pair(self._find_images(found))
+        pair = functools.cache(self._pair)
+        for split, places in (self._described_splits() or self._named_splits()).items():
+            self.splits[split] = list(filter(None, map(pair, self._find_images(places))))
         self._find_labels_without_image()
 
     def _find_names(self) -> dict[int, str]:
@@ -118,23 +119,18 @@ class YoloFolder(AnnotatedFolder):
                     found[path] = None
         return list(found)
 
-    def _pair(self, images: list[Path]) -> list[AnnotatedImage]:
-        """Return images with their labels: in ``labels/`` for ``images/``, or else beside them."""
-        by_stem = functools.cache(images_by_stem)
-        items, seen = [], set()
-        for image in images:
-            same = by_stem(image.parent).get(image.stem, [image])
-            if len(same) == 1:
-                beside = image.with_suffix('.txt')
-                labels = beside if beside.is_file() else _swap(beside, 'images', 'labels')
-                items.append(AnnotatedImage(image, labels))
-            elif same[0] not in seen:
-                seen.add(same[0])
-                self.leave_out_ambiguous(same)
-        return items
+    def _pair(self, image: Path) -> AnnotatedImage | None:
+        """Return an image with its labels: in ``labels/`` for ``images/``, or else beside it."""
+        same = self.by_stem(image.parent).get(image.stem, [image])
+        if len(same) > 1:
+            self.leave_out_ambiguous(same)
+            return None
+        beside = image.with_suffix('.txt')
+        labels = beside if beside.is_file() else _swap(beside, 'images', 'labels')
+        return AnnotatedImage(image, labels)
 
     def _find_labels_without_image(self) -> None:
-        used = {item.labels for items in self.splits.values() for item in items}
+        used = {image.labels for images in self.splits.values() for image in images}
         for folder in sorted({path.parent for path in used}):
             images = images_by_stem(_swap(folder / 'any.txt', 'labels', 'images').parent)
             for path in sorted(folder.glob('*.txt')):

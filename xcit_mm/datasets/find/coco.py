@@ -9,13 +9,8 @@ from xcit_mm_runtime.coco import read_coco
 from xcit_mm_runtime.files import write_atomically
 
 from ...errors import UserError
-from ..check.coco import are_finite
 from ..folders import relative_to, split_randomly
-from ..images import find_bit_depth
-from .data import FoundData, Split, median_size
-
-# Images of a split that are looked for in each folder.
-SAMPLE = 200
+from .data import SAMPLE, FoundData, Split
 
 
 @dataclass
@@ -65,9 +60,6 @@ def find_coco(
         one for f in files.values() for one in f.content['annotations'] if not one.get('iscrowd')
     ]
     names = _choose_classes(train, objects, classes)
-    if is_whole:
-        for file in files.values():
-            write_atomically(file.path, json.dumps(file.content) + '\n')
     images = {
         split: [folder / file.images / image['file_name'] for image in file.content['images']]
         for split, file in files.items()
@@ -76,18 +68,19 @@ def find_coco(
         split: Split(relative_to(file.path, folder), file.images, '', len(images[split]))
         for split, file in files.items()
     }
-    splits.setdefault('val', splits.get('test', splits['train']))
     every = [str(category.get('name')) for category in train.content['categories']]
-    return FoundData(
+    data = FoundData.describe(
         folder,
         splits,
+        images,
         names,
-        median_size((image['width'], image['height']) for image in train.content['images']),
-        (images.get('val') or images.get('test') or images['train'])[0],
-        find_bit_depth([path for paths in images.values() for path in paths]),
         masks=bool(objects) and all(one.get('segmentation') for one in objects),
         unused=[] if classes else [name for name in every if name not in names],
     )
+    if is_whole:
+        for file in files.values():
+            write_atomically(file.path, json.dumps(file.content) + '\n')
+    return data
 
 
 def _find_files(folder: Path) -> dict[str, _AnnotationFile]:
@@ -118,9 +111,8 @@ def _find_files(folder: Path) -> dict[str, _AnnotationFile]:
 
 def _find_images(folder: Path, split: str, file: _AnnotationFile) -> str:
     """Return the folder, relative to the data's root, in which the images of a file are."""
-    for image in file.content['images']:
-        if 'file_name' not in image or not are_finite([image.get('width'), image.get('height')]):
-            raise UserError(f'{file.path}: an image lacks its file_name, width or height: {image}.')
+    if nameless := [image for image in file.content['images'] if 'file_name' not in image]:
+        raise UserError(f'{file.path}: an image has no file_name: {nameless[0]}.')
     names = [image['file_name'] for image in file.content['images']]
     sample = names[:: max(1, len(names) // SAMPLE)]
     below = sorted(p for depth in ('*', '*/*') for p in folder.glob(depth) if p.is_dir())

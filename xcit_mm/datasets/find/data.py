@@ -1,13 +1,18 @@
-"""What is known of a dataset that was found."""
+"""Describes a dataset that was found."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from PIL import Image
+
+from ...errors import UserError
 from ..folders import contents_of
+from ..images import find_bit_depth
 
+# Images that are looked at for what most have in common.
+SAMPLE = 200
 # task -> what is looked for
 LOOKED_FOR = {
     'detection': 'annotations in the formats of COCO (JSON), Pascal VOC (XML) and YOLO (text)',
@@ -17,7 +22,7 @@ LOOKED_FOR = {
 
 
 class Split(NamedTuple):
-    """Where one split of a dataset is, relative to its root, or absolute.
+    """The paths of one split of a dataset, relative to its root, or absolute.
 
     Args:
         ann_file (str): Its annotation file or list of images; '' if it has none.
@@ -66,11 +71,38 @@ class FoundData:
     named: bool = True
     assumed: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def describe(
+        cls,
+        root: Path,
+        splits: dict[str, Split],
+        images: dict[str, list[Path]],
+        classes: list[str],
+        **others: Any,
+    ) -> 'FoundData':
+        """Look at the images of the splits; without a split for validation, use another.
 
-def median_size(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Return the median width and the median height."""
-    widths, heights = zip(*sizes, strict=True)
-    return int(median(widths)), int(median(heights))
+        Raises:
+            UserError: If no image can be read.
+        """
+        held_out = next(split for split in ('val', 'test', 'train') if split in splits)
+        splits = {**splits, 'val': splits[held_out]}
+        bit_depth = find_bit_depth([path for paths in images.values() for path in paths])
+        size, example = _median_size(images['train']), images[held_out][0]
+        return cls(root, splits, classes, size, example, bit_depth, **others)
+
+
+def _median_size(paths: list[Path]) -> tuple[int, int]:
+    sizes = []
+    for path in paths[:: max(1, len(paths) // SAMPLE)]:
+        try:
+            with Image.open(path) as image:
+                sizes.append(image.size)
+        except Exception:  # a damaged file can raise anything; the check reports it
+            continue
+    if not sizes:
+        raise UserError(f'None of the images in {paths[0].parent} can be read.')
+    return int(median(size[0] for size in sizes)), int(median(size[1] for size in sizes))
 
 
 def nothing_found(folder: Path, task: str) -> str:

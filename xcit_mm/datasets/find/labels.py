@@ -19,8 +19,8 @@ from ..folders import (
     relative_to,
     split_randomly,
 )
-from ..images import find_bit_depth, in_threads
-from .data import FoundData, Split, median_size
+from ..images import in_threads
+from .data import SAMPLE, FoundData, Split
 
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
 LABEL_FOLDERS = (
@@ -31,8 +31,6 @@ LABEL_SUFFIXES = ('.png', '.tif', '.tiff', '.bmp')
 LABEL_MODES = ('1', 'L', 'P', 'I', 'I;16', 'I;16B', 'I;16L', 'I;16N')
 # Ignored by mmseg.
 IGNORED = 255
-# Images whose size is looked at, and labels whose regions are.
-SAMPLE = 200
 # With fewer labels, nothing tells objects from classes; more than the latter are rarely one region
 # each, if they are classes.
 FEW_VALUES, MANY_VALUES = 5, 20
@@ -87,7 +85,6 @@ def find_labels(
             listed = '' if split else relative_to(path, folder)
             splits[name] = Split(listed, *places, len(stems))
             images[name] = [image for stem in stems for image in by_stem[stem]]
-    splits.setdefault('val', splits.get('test', splits['train']))
     ignored = sorted({IGNORED, *(void or ())})
     if classes is None and (folder / 'classes.txt').is_file():
         classes = list(read_lines(folder / 'classes.txt').values())
@@ -96,21 +93,20 @@ def find_labels(
         scan.check_instances(ignored)
     start = _first_class(scan, ignored, classes) if first is None else first
     names = _class_names(scan, ignored, classes, start)
-    for path, text in lists.items():
-        write_atomically(path, text)
-    return FoundData(
+    data = FoundData.describe(
         folder,
         splits,
+        images,
         names,
-        _median_size(images['train']),
-        (images.get('val') or images.get('test') or images['train'])[0],
-        find_bit_depth([path for paths in images.values() for path in paths]),
         suffix=suffix,
         void=ignored,
         first=start,
         named=classes is not None,
         assumed={} if classes else _assumptions(scan, len(names), start, first, void),
     )
+    for path, text in lists.items():
+        write_atomically(path, text)
+    return data
 
 
 def _find_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
@@ -309,16 +305,3 @@ def _assumptions(
     if not void and IGNORED not in scan.pixels and count > 2 and is_frequent:
         assumed[f'--void {last}'] = f'{last} is a class, not void: {scan.describe(last)}'
     return assumed
-
-
-def _median_size(paths: list[Path]) -> tuple[int, int]:
-    sizes = []
-    for path in paths[:: max(1, len(paths) // SAMPLE)]:
-        try:
-            with Image.open(path) as image:
-                sizes.append(image.size)
-        except Exception:  # a damaged file can raise anything; the check reports it
-            continue
-    if not sizes:
-        raise UserError(f'None of the images in {paths[0].parent} can be read.')
-    return median_size(sizes)

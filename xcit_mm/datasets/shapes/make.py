@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from filelock import FileLock
 
+from xcit_mm_runtime import rle
 from xcit_mm_runtime.files import check_new
 from xcit_mm_runtime.progress import track
 
@@ -153,7 +154,7 @@ def _annotation(shape: Shape) -> dict[str, Any]:
     annotation = {'category_id': shape.label + 1, 'bbox': box, 'iscrowd': int(shape.is_crowd)}
     if shape.is_crowd:
         area = float(shape.mask.sum())
-        return {**annotation, 'segmentation': _run_lengths(shape.mask), 'area': area}
+        return {**annotation, 'segmentation': rle.encode(shape.mask), 'area': area}
     polygons = _polygons(shape.mask)
     # The area of what was written: as in COCO, polygons have no holes.
     outlines = (np.array(polygon, np.float32).reshape(-1, 2) for polygon in polygons)
@@ -175,16 +176,6 @@ def _polygons(mask: np.ndarray) -> list[list[float]]:
         x, y, right, low = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
         polygons = [[float(v) for v in (x, y, right, y, right, low, x, low)]]
     return polygons
-
-
-def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Return uncompressed run lengths, for crowds: column by column, starting with zeros."""
-    flat = np.asfortranarray(mask).ravel(order='F')
-    changes = np.flatnonzero(np.diff(flat)) + 1
-    counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
-    if flat[0]:
-        counts.insert(0, 0)
-    return {'counts': counts, 'size': list(mask.shape)}
 
 
 def label_image(scene: Scene) -> np.ndarray:

@@ -121,11 +121,9 @@ class StatisticsSum:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue with what :meth:`state` returned."""
-        device = self.norm.weight.device
-        self.origin, self.second, self.first = (
-            state[name].to(device) for name in ('origin', 'second', 'first')
-        )
         self.count = int(state['count'])
+        for name in ('origin', 'second', 'first'):
+            setattr(self, name, state[name].to(self.norm.weight.device))
 
 
 def product_dtype(tokens: Tensor) -> torch.dtype:

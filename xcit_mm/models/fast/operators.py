@@ -6,10 +6,11 @@ Each has its reason and its public alternative. If this version of torch lacks o
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from mmengine.utils import digit_version
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import Proxy
@@ -18,22 +19,38 @@ from torch.fx import Proxy
 MISSING: list[str] = []
 
 
-def _find(path: str) -> Any:
-    """Return what a dotted path names, or None, noted in :data:`MISSING`, if there is no such."""
+def _find(path: str, before_2_6: Callable | None = None) -> Any:
+    """Return what a dotted path names, or None, noted in :data:`MISSING`, if there is no such.
+
+    Args:
+        path (str): Such as ``torch.ops.aten.gelu_backward``.
+        before_2_6 (callable, optional): What to use instead on an old torch. Defaults to None.
+    """
     try:
         return functools.reduce(getattr, path.split('.')[1:], torch)
     except AttributeError:
+        if before_2_6 is not None and digit_version(torch.__version__) < digit_version('2.6'):
+            return before_2_6
         MISSING.append(path)
         return None
+
+
+def _is_in_any_mode() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def _has_batched_key(tensor: Tensor) -> bool:
+    return ', Batched' in str(torch._C._dispatch_keys(tensor))
 
 
 _gelu_backward = _find('torch.ops.aten.gelu_backward')
 _layer_norm = _find('torch.native_layer_norm')
 _layer_norm_backward = _find('torch.ops.aten.native_layer_norm_backward')
 _peek_interpreter_stack = _find('torch._C._functorch.peek_interpreter_stack')
-_is_legacy_batchedtensor = _find('torch._C._functorch.is_legacy_batchedtensor')
-_proxy_key = _find('torch._C._TorchDispatchModeKey.PROXY')
-_get_dispatch_mode = _find('torch._C._get_dispatch_mode') if _proxy_key is not None else None
+_is_legacy_batchedtensor = _find('torch._C._functorch.is_legacy_batchedtensor', _has_batched_key)
+_is_compiling = _find('torch.compiler.is_compiling', getattr(torch._utils, 'is_compiling', None))
+_proxy_key = _find('torch._C._TorchDispatchModeKey.PROXY', _is_in_any_mode)
+_get_dispatch_mode = _find('torch._C._get_dispatch_mode', _is_in_any_mode)
 _find('torch.autograd.forward_ad._current_level')  # a number that changes: read where it is used
 _GLOBAL_HOOKS = [
     _find(f'torch.nn.modules.module._global_{kind}_hooks')
@@ -98,13 +115,21 @@ def is_traced(*inputs: Any) -> bool:
         *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
-        torch.compiler.is_compiling()
+        (_is_compiling and _is_compiling())
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or any(isinstance(value, Proxy) for value in inputs)
         or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)
-        or (_get_dispatch_mode and _get_dispatch_mode(_proxy_key) is not None)
+        or _is_proxy_traced()
         or getattr(forward_ad, '_current_level', -1) >= 0
     )
+
+
+def _is_proxy_traced() -> bool:
+    """Return whether ``make_fx`` records; on an old torch, whether any dispatch mode is on."""
+    if _is_in_any_mode in (_proxy_key, _get_dispatch_mode):
+        return _is_in_any_mode()
+    has_parts = _proxy_key is not None and _get_dispatch_mode is not None
+    return has_parts and _get_dispatch_mode(_proxy_key) is not None
 
 
 def is_batched(grad: Tensor) -> bool:

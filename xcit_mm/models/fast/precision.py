@@ -9,6 +9,11 @@ from torch import Tensor
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
     """Return the type in which autocast multiplies this tensor; None where it is off."""
     device = tensor.device.type
+    if not hasattr(torch, 'get_autocast_dtype'):  # before torch 2.4
+        if device == 'cpu':
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        is_on = device == 'cuda' and torch.is_autocast_enabled()
+        return torch.get_autocast_gpu_dtype() if is_on else None
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None

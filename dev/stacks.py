@@ -1,0 +1,295 @@
+"""The environments that people have: which of them work, and how well.
+
+``python -m dev.stacks`` builds the wheel of the last commit and makes each environment of
+:data:`STACKS`, empty at first, then as somebody else would have made it. There it asks pip what
+installing the plugin would change, installs it, and runs the doctor, tests of parity and operators,
+training and testing of a detector and a segmentor by our commands and by those of mmdet and mmseg,
+and an export. It writes the table of docs/install.md with the commit and the date.
+
+An environment takes 6 GB, and some minutes. It is removed at the end, unless with ``--keep``.
+"""
+
+import argparse
+import datetime
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dev.pages import write_between_marks
+from xcit_mm.tables import format_table
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / 'docs' / 'install.md'
+CLASSIC = (
+    'torch==2.1.2 torchvision==0.16.2 "numpy<2" "opencv-python<4.12" mmengine==0.10.7 '
+    'mmdet==3.2.0 mmsegmentation==1.2.2 ftfy regex six "setuptools<70" wheel ninja'
+)
+FORKS = (
+    'torch==2.15.0 torchvision onedl-mmcv==2.3.6 onedl-mmdetection==3.5.1 onedl-mmengine==0.10.12 '
+    'onedl-mmsegmentation==1.4.2 ftfy regex six "setuptools<81"'
+)
+# What installing the plugin must not change.
+PROTECTED = re.compile(r'(torch|torchvision|numpy|setuptools|(onedl[-_])?mm\w+)', re.IGNORECASE)
+ITERATIONS = 20
+SHORT = (
+    f'train_cfg.max_iters={ITERATIONS} train_cfg.val_interval={ITERATIONS} '
+    f'default_hooks.checkpoint.interval={ITERATIONS} default_hooks.logger.interval=1 '
+    'shapes.train=32 shapes.val=4'
+)
+# Before torch 2.4, fused optimizers are for CUDA only; our own commands know that.
+STOCK = 'optim_wrapper.optimizer.fused=False'
+TASKS = {
+    'detection': ('mmdet', 'mask_rcnn_xcit_n12_8_shapes.py', 'bbox segm'),
+    'segmentation': ('mmseg', 'sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),
+}
+SUITE = 'tests/compat/test_mmcv_ops.py tests/models/test_golden.py tests/models/test_timm_parity.py'
+# How far the first losses may be from those of the first row.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An environment as somebody has it.
+
+    Args:
+        python (str): The version of Python.
+        packages (str): What pip installs before the plugin; empty if the plugin's extras bring it.
+        mmcv (str): The version of mmcv to compile; empty for none.
+        edits (str): A shell command that makes packages accept a newer mmcv, as people do.
+        has_export (bool): Whether deployment is promised there.
+    """
+
+    python: str
+    packages: str = ''
+    mmcv: str = ''
+    edits: str = ''
+    has_export: bool = True
+
+
+ACCEPT_MMCV = (
+    "sed -i \"s/_version = '2.2.0'/_version = '2.3.0'/; s/^MMCV_MAX = .*/MMCV_MAX = '2.3.0'/\" "
+    '$VENV/lib/python*/site-packages/mmdet/__init__.py '
+    '$VENV/lib/python*/site-packages/mmseg/__init__.py'
+)
+STACKS = {
+    'today': Stack('3.12'),
+    'oldest Python': Stack('3.10'),
+    'newest Python': Stack('3.13'),
+    'oldest torch of the extras': Stack('3.12', 'torch==2.6.0 torchvision'),
+    'torch 2.1': Stack('3.10', CLASSIC, '2.1.0', has_export=False),
+    'torch 2.1, mmcv 2.2': Stack('3.10', CLASSIC, '2.2.0', ACCEPT_MMCV, has_export=False),
+    'forks': Stack('3.12', FORKS),
+}
+
+
+class Failed(Exception):
+    """A command that failed."""
+
+
+@dataclass
+class Environment:
+    """One environment, the folder in which commands are tried, and its log; all are new.
+
+    Args:
+        name (str): A key of :data:`STACKS`.
+        folder (Path): Where it is made.
+        clone (Path): A clone of the commit, with its wheel and its tests.
+        reference (dict): The first losses of each task in the first row; filled by that row.
+    """
+
+    name: str
+    folder: Path
+    clone: Path
+    reference: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stack = STACKS[self.name]
+        self.root = self.folder / re.sub(r'\W+', '_', self.name)
+        self.venv, self.empty = self.root / 'venv', self.root / 'empty'
+        self.log = self.folder / f'{self.root.name}.log'
+        (self.wheel,) = self.clone.glob('dist/*.whl')
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.empty.mkdir(parents=True)
+
+    def examine(self) -> dict[str, str]:
+        """Make the environment and run all parts; return a row of the table."""
+        row = {'environment': self.name, 'Python': self.stack.python}
+        try:
+            self.create()
+        except Failed as error:
+            return row | {'pip': f'failed: {error}'}
+        row |= {name: self.version(name) for name in ('torch', 'mmcv', 'mmdet', 'mmseg')}
+        parts: dict[str, Callable[[], str]] = {
+            'pip': self.try_pip,
+            'doctor': lambda: self.run('xcit-mm doctor') and 'ok',
+            'tests': self.try_tests,
+            **{task: lambda task=task: self.try_task(task) for task in TASKS},  # type: ignore[misc]
+            "mmdet's tools": lambda: self.try_stock('detection'),
+            "mmseg's tools": lambda: self.try_stock('segmentation'),
+            'export': self.try_export,
+        }
+        for title, part in parts.items():
+            start = time.monotonic()
+            try:
+                row[title] = part()
+            except Failed as error:
+                row[title] = f'failed: {error}'
+            print(
+                f'{self.name}: {title}: {row[title]} ({time.monotonic() - start:.0f} s)', flush=True
+            )
+        return row
+
+    def create(self) -> None:
+        """Make the environment as its owner would have, without the plugin."""
+        self.run(f'python{self.stack.python} -m venv {self.venv}')
+        if self.stack.packages:
+            self.run(f'pip install -q {self.stack.packages}')
+        if self.stack.mmcv:
+            self.compile_mmcv()
+        if not self.stack.packages or 'mm' not in self.stack.packages:
+            self.run(f'pip install -q "{self.wheel}[det,seg,lite]"')
+            self.run('pip uninstall -q -y xcit_mm')
+        if self.stack.edits:
+            self.run(self.stack.edits)
+
+    def compile_mmcv(self) -> None:
+        """Compile mmcv as ``make setup`` does, or take the wheel from the user's cache."""
+        settings = (
+            f'import setup_env as s; from pathlib import Path; s.VENV = Path("{self.venv}"); '
+            f's.PYTHON = s.VENV / "bin/python"; s.MMCV_VERSION = "{self.stack.mmcv}"; '
+            f's.SITE = next(s.VENV.glob("lib/python*/site-packages")); s.LOG = Path("{self.log}"); '
+            'print(s.install_mmcv("compiled"))'
+        )
+        self.run(f"PYTHONPATH={self.clone}/requirements python -c '{settings}'")
+
+    def try_pip(self) -> str:
+        """Ask pip what the plugin would change, then install it."""
+        report = self.root / 'report.json'
+        self.run(f'pip install -q --dry-run --report {report} {self.wheel}')
+        names = [item['metadata']['name'] for item in json.loads(report.read_text())['install']]
+        changed = [name for name in names if PROTECTED.fullmatch(name)]
+        if changed:
+            raise Failed(f'would change {", ".join(changed)}')
+        self.run(f'pip install -q {self.wheel}')
+        self.run('pip install -q pytest hypothesis "timm>=1.0" onnx onnxscript onnxruntime')
+        return 'changes nothing'
+
+    def try_tests(self) -> str:
+        output = self.run(f'python -m pytest -q -k "not test_timm or n12" {SUITE}', self.clone)
+        counts = re.findall(r'^(?:=+ )?(\d+) passed', output, re.M)
+        return f'{sum(map(int, counts))} passed'
+
+    def try_task(self, task: str) -> str:
+        """Train and test by our commands, and compare the first losses."""
+        _, config, metrics = TASKS[task]
+        options = f'--work-dir work_dirs/{task} --cfg-options {SHORT}'
+        config = f'xcit_mm::{task}/{config}'
+        self.run(f'xcit-mm train {config} {options}')
+        checkpoint = f'work_dirs/{task}/iter_{ITERATIONS}.pth'
+        self.run(f'xcit-mm test {config} {checkpoint} --eval {metrics} {options}')
+        (scalars,) = (self.empty / 'work_dirs' / task).glob('*/vis_data/scalars.json')
+        lines = map(json.loads, scalars.read_text().splitlines())
+        losses = [line['loss'] for line in lines if 'loss' in line][:2]
+        expected = self.reference.setdefault(task, losses)
+        shown = ', '.join(f'{loss:.4f}' for loss in losses)
+        if all(abs(a / b - 1) < TOLERANCE for a, b in zip(losses, expected, strict=True)):
+            return shown
+        return f'{shown}, not {", ".join(f"{loss:.4f}" for loss in expected)}'
+
+    def try_stock(self, task: str) -> str:
+        """Train and test by the tools of mmdet or mmseg, with a config that imports the plugin."""
+        package, config, _ = TASKS[task]
+        if package == 'mmdet' and not self.stack.mmcv and not self.stack.packages.startswith(FORKS):
+            return 'need a compiled mmcv'
+        folder = self.run('xcit-mm --configs').strip()
+        (self.empty / f'{task}.py').write_text(f'_base_ = {f"{folder}/{task}/{config}"!r}\n')
+        code = f'import {package}; print({package}.__path__[0])'
+        tools = Path(self.run(f'python -c "{code}"').split()[-1], '.mim', 'tools')
+        options = f'--work-dir work_dirs/stock_{task} --cfg-options {SHORT} {STOCK}'
+        self.run(f'python {tools}/train.py {task}.py {options}')
+        checkpoint = f'work_dirs/stock_{task}/iter_{ITERATIONS}.pth'
+        self.run(f'python {tools}/test.py {task}.py {checkpoint} {options}')
+        return 'ok'
+
+    def try_export(self) -> str:
+        """Export the segmentor; where that is not promised, it has to say so in a sentence."""
+        checkpoint = f'work_dirs/segmentation/iter_{ITERATIONS}.pth'
+        config = f'xcit_mm::segmentation/{TASKS["segmentation"][1]}'
+        command = f'xcit-mm export {config} {checkpoint} --out model.onnx'
+        if self.stack.has_export:
+            self.run(command)
+            return 'ok'
+        output = self.run(f'{command} || test $? = 2')
+        if 'torch 2.6' not in output or 'Traceback' in output:
+            raise Failed('it does not say that it needs torch 2.6')
+        return 'needs torch 2.6'
+
+    def version(self, package: str) -> str:
+        code = 'from importlib.metadata import packages_distributions as p, version as v; '
+        code += f'd = p()["{package}"][0]; print(d, v(d))'
+        name, number = self.run(f"python -c '{code}'").split()[-2:]
+        return (
+            number if name.replace('-', '_') in (package, 'mmsegmentation') else f'{name} {number}'
+        )
+
+    def run(self, command: str, cwd: Path | None = None) -> str:
+        """Run a command in the environment and return its output, which also goes to the log."""
+        with self.log.open('a', encoding='utf-8') as file:
+            file.write(f'\n$ {command}\n')
+            file.flush()
+            start = file.tell()
+            path = f'export VENV={self.venv} PATH={self.venv}/bin:$PATH; '
+            status = subprocess.run(
+                path + command,
+                shell=True,
+                cwd=cwd or self.empty,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            ).returncode
+        if status:
+            raise Failed(f'{" ".join(command.split()[:3])}, see {self.log}')
+        return self.log.read_bytes()[start:].decode(errors='replace')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog='python -m dev.stacks', description=__doc__.partition('\n')[0]
+    )
+    parser.add_argument(
+        'names', nargs='*', metavar='NAME', help=f'rows to run (default: all): {", ".join(STACKS)}'
+    )
+    parser.add_argument('--folder', type=Path, help='where (default: a temporary folder)')
+    parser.add_argument('--keep', action='store_true', help='do not remove the environments')
+    args = parser.parse_args(argv)
+    if unknown := [name for name in args.names if name not in STACKS]:
+        parser.error(f'there is no row {unknown[0]!r}; the rows are {", ".join(STACKS)}')
+    folder = args.folder or Path(tempfile.mkdtemp(prefix='stacks_'))
+    clone = folder.resolve() / 'clone'
+    shutil.rmtree(clone, ignore_errors=True)
+    subprocess.run(['git', 'clone', '--quiet', str(ROOT), str(clone)], check=True)
+    subprocess.run(['make', 'wheel'], cwd=clone, check=True)
+    describe = ['git', 'rev-parse', '--short', 'HEAD']
+    commit = subprocess.run(describe, cwd=clone, capture_output=True, text=True).stdout.strip()
+    rows, reference = [], {}  # type: ignore[var-annotated]
+    for name in args.names or STACKS:
+        environment = Environment(name, folder.resolve(), clone, reference)
+        rows.append(environment.examine())
+        if not args.keep:
+            shutil.rmtree(environment.root)
+    table = format_table([dict.fromkeys(rows[0], '-') | row for row in rows], 'markdown')
+    text = f'Commit `{commit}`, {datetime.date.today()}:\n\n{table}'
+    print(f'Logs: {folder}\n\n{text}')
+    if not args.names:
+        write_between_marks(PAGE, {'stacks': f'\n{text}\n'})
+    return int(any('failed' in cell or ', not ' in cell for row in rows for cell in row.values()))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

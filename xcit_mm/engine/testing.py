@@ -1,0 +1,170 @@
+"""Tests of a model: what the command line changes in a config, and the tables at the end."""
+
+import math
+from copy import deepcopy
+from logging import LogRecord
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.runner import Runner
+
+from ..configs import innermost_datasets, nested_dicts, type_name
+from ..errors import UserError
+from .comparison import ComparisonHook
+from .config import dense_task_of, task_of
+from .console import console_handlers
+
+# task -> the evaluator whose metrics can be chosen, its setting, and its metrics
+METRICS = {
+    'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
+    'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
+    'xcit_mm': ('TopKAccuracy', 'names', ('top1', 'top5')),
+}
+# name of a metric -> parts of the names of its results, where they differ
+METRIC_PARTS = {'mIoU': ('IoU', 'Acc'), 'mDice': ('Dice', 'Acc'), 'proposal_fast': ('AR@',)}
+
+
+def set_metrics(cfg: Config, metrics: list[str]) -> None:
+    """Set the metrics of the evaluator, as ``--eval`` does.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        metrics (list[str]): Names of :data:`METRICS`.
+    """
+    task = task_of(cfg)
+    evaluator_type, setting, known = METRICS[task]
+    if task == 'mmdet' and not _has_key(cfg.model, 'mask'):
+        known = tuple(name for name in known if name != 'segm')
+    unknown = [name for name in metrics if name not in known]
+    if unknown:
+        raise UserError(f'--eval {" ".join(unknown)}: this model supports {", ".join(known)}.')
+    _find_evaluator(cfg, evaluator_type, '--eval')[setting] = list(metrics)
+
+
+def set_predictions(cfg: Config, out: str) -> None:
+    """Write predictions, as ``--out`` does.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        out (str): A folder for label PNGs of a segmentor, a pickle file for all others.
+    """
+    task = task_of(cfg)
+    if task == 'mmseg':
+        evaluator = _find_evaluator(cfg, 'IoUMetric', '--out')
+        evaluator.update(output_dir=out, keep_results=True)
+        return
+    if not out.endswith(('.pkl', '.pickle')):
+        raise UserError(f'--out must end in .pkl for detection and classification, not {out}.')
+    kind = 'DumpDetResults' if task == 'mmdet' else 'DumpResults'
+    cfg.test_evaluator = [*_evaluators(cfg), dict(type=kind, out_file_path=out)]
+
+
+def set_pictures(cfg: Config, **settings: Any) -> None:
+    """Draw the ground truth next to the prediction, as ``--show`` and ``--show-dir`` do.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        **settings: Arguments of :class:`.ComparisonHook`.
+    """
+    if task_of(cfg) == 'xcit_mm':
+        raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
+    cfg.default_hooks.visualization = dict(type=ComparisonHook.__name__, **settings)
+
+
+def set_tta(cfg: Config) -> None:
+    """Wrap the model for test-time augmentation; flip if the config has no settings for it."""
+    datasets = list(innermost_datasets(cfg.test_dataloader))
+    if dense_task_of(cfg, '--tta') == 'mmdet':
+        if _has_key(cfg.model, 'mask_head'):
+            raise UserError(
+                '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '
+                'a mask head.'
+            )
+        last = cfg.model.get('test_cfg') or {}
+        limit = last.get('rcnn', last).get('max_per_img', 100)
+        nms = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=limit)
+        cfg.setdefault('tta_model', dict(type='DetTTAModel', tta_cfg=nms))
+        if 'tta_pipeline' not in cfg:
+            *pipeline, pack = deepcopy(list(datasets[0].pipeline))
+            keys = (*pack.get('meta_keys', ()), 'flip', 'flip_direction')
+            # The result has the ground truth of the first: that must not be flipped.
+            flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
+            augment = [flips, [dict(pack, meta_keys=keys)]]
+            cfg.tta_pipeline = [*pipeline, dict(type='TestTimeAug', transforms=augment)]
+    for dataset in datasets:
+        dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def _find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
+    """Return the test evaluator of a type.
+
+    Args:
+        cfg (Config): The config.
+        kind (str): Name of the type.
+        argument (str): What needs it, for the error message.
+    """
+    for evaluator in _evaluators(cfg):
+        if type_name(evaluator) == kind:
+            return evaluator
+    raise UserError(f'{argument} needs a test_evaluator of type {kind} in the config.')
+
+
+def _evaluators(cfg: Config) -> list[dict[str, Any]]:
+    """Return the test evaluators: a config has one, or a list of them."""
+    return [cfg.test_evaluator] if isinstance(cfg.test_evaluator, dict) else cfg.test_evaluator
+
+
+def _has_key(node: Any, part: str) -> bool:
+    return any(part in key for found in nested_dicts(node) for key in found)
+
+
+def hide_tables(runner: Runner) -> None:
+    """Leave mmdet's and mmseg's tables of classes to the log file: the last table has them all."""
+
+    def is_not_table(record: LogRecord) -> bool:
+        return not str(record.msg).startswith(('\n+-', 'per class results'))
+
+    for handler in console_handlers(runner.logger):
+        handler.addFilter(is_not_table)
+
+
+def value_or_none(value: float) -> float | None:
+    """Return a metric; None if there are no objects for it: COCO has -1 then, mmseg NaN."""
+    return None if math.isnan(value) or value == -1 else float(value)
+
+
+def metric_rows(metrics: dict[str, float | None], wanted: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of the table of metrics.
+
+    Args:
+        metrics (dict[str, float]): All metrics.
+        wanted (list[str]): The arguments of ``--eval``; none for all.
+    """
+    rows: list[dict[str, Any]] = [
+        {'metric': name, 'value': value} for name, value in metrics.items()
+    ]
+    parts = [part for name in wanted for part in METRIC_PARTS.get(name, (name,))]
+    return [row for row in rows if any(part in row['metric'] for part in parts)] or rows
+
+
+def class_rows(runner: Runner) -> list[dict[str, Any]]:
+    """Return the rows of the table of classes: the metrics of each, None without objects."""
+    rows: dict[str, dict[str, Any]] = {}
+    for metric in runner.test_loop.evaluator.metrics:
+        prefix = f'{metric.prefix}/' if metric.prefix else ''
+        for name, values in getattr(metric, 'per_class', {}).items():
+            row = rows.setdefault(name, {'class': name})
+            for key, value in values.items():
+                row[prefix + key] = value_or_none(value)
+    return [row for row in rows.values() if len(row) > 1]
+
+
+def describe_limit(runner: Runner) -> str:
+    """Say how many detections the metrics of detection count; empty for other metrics."""
+    for metric in runner.test_loop.evaluator.metrics:
+        # Only our metric has such a limit.
+        if hasattr(metric, 'max_dets') and {'bbox', 'segm'} & set(metric.metrics):
+            why = ', the most objects in an image' if metric.max_dets > 100 else ', as in COCO'
+            return f'AP counts at most {metric.max_dets} detections per image and class{why}.'
+    return ''

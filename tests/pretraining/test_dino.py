@@ -202,7 +202,7 @@ def steps():
         )
         loss, _ = model.parse_losses(wrapped(inputs=inputs, mode='loss'))
         wrapper.update_params(loss)
-        model.move_teacher(0.9)
+        model.update_teacher(0.9)
     return dict(model.state_dict())
 
 

@@ -61,7 +61,7 @@ class LoadWatch:
         learned = {name: t for name, t in _learned(self.model) if name.startswith(needed)}
         unset = [name for name, t in learned.items() if t._version == self.versions[name]]
         modules = {name for name, _ in self.model.named_modules()}
-        unused = [name for name in self.unexpected if _matters(name, modules)]
+        unused = [name for name in self.unexpected if _is_learned(name, modules)]
         problems = []
         if unset:
             problems.append(
@@ -87,7 +87,7 @@ def _learned(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, buffer
 
 
-def _matters(name: str, modules: set[str]) -> bool:
+def _is_learned(name: str, modules: set[str]) -> bool:
     """Return whether an entry that the model lacks belongs to another head, not to a tool."""
     path, _, last = name.rpartition('.')
     # Without a path: averaged weights, the optimizer, the epoch. With one: constants of a layer.

@@ -18,7 +18,7 @@ from xcit_mm_runtime.text import join_some
 from ..errors import UserError
 from .checkpoint import describe_resume_point
 from .images import describe_images, json_number
-from .sharding import local
+from .sharding import local_shard
 
 ADVICE = (
     'If the run diverges, try a lower learning rate, a longer warm-up or clip_grad in '
@@ -57,7 +57,7 @@ class GradientWatch:
 
     def _record(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self.norms[parameter] = torch.linalg.vector_norm(local(parameter.grad.detach()))
+            self.norms[parameter] = torch.linalg.vector_norm(local_shard(parameter.grad.detach()))
 
     def clear(self) -> None:
         """Start over before an iteration."""

@@ -63,7 +63,7 @@ class FullySharded(nn.Module):
         layers = [layer for trunk in trunks for layer in trunk.layers]
         self.parts = [fully_shard(part) for part in (*layers, self.module)]
         self.module.register_state_dict_post_hook(
-            lambda _, state, prefix, __: state.update(_converted(state, whole))
+            lambda _, state, prefix, __: state.update(_converted(state, gather))
         )
         for part in self.module.modules():
             register_load_hook(part, _shard_loaded)
@@ -139,17 +139,17 @@ def shard_optimizer(optimizer: Optimizer) -> None:
         optimizer (Optimizer): The optimizer.
     """
     optimizer.register_state_dict_post_hook(
-        lambda _, state: {**state, 'state': _converted(state['state'], whole)}
+        lambda _, state: {**state, 'state': _converted(state['state'], gather)}
     )
     optimizer.register_load_state_dict_pre_hook(_shard_loaded_optimizer)
 
 
-def whole(value: Any) -> Any:
+def gather(value: Any) -> Any:
     """Gather a whole tensor on the CPU from the shards of all processes, which must all ask."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def local(value: Tensor) -> Tensor:
+def local_shard(value: Tensor) -> Tensor:
     """Return the part of a tensor that this process has."""
     return value.to_local() if isinstance(value, DTensor) else value
 

@@ -60,7 +60,7 @@ class ImageClassifier(BaseModel):
         self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
         # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
         self._teacher: tuple[nn.Module, ...] = ()
-        register_load_hook(self, take_bare_weights)
+        register_load_hook(self, accept_bare_weights)
 
     def forward(
         self,
@@ -120,7 +120,7 @@ class ImageClassifier(BaseModel):
             _ = self.teacher
 
 
-def take_bare_weights(
+def accept_bare_weights(
     module: nn.Module,
     state_dict: dict[str, Any],
     prefix: str,

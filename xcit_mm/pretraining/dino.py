@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..weights.hook import register_load_hook
-from .classifier import take_bare_weights
+from .classifier import accept_bare_weights
 
 
 class DINOHead(BaseModule):
@@ -122,7 +122,7 @@ class DINO(BaseModel):
         prototypes = self.student.head.last_layer.out_features
         self.register_buffer('center', torch.zeros(prototypes))
         backbones = ('student.backbone', 'teacher.backbone')
-        register_load_hook(self, partial(take_bare_weights, parts=backbones))
+        register_load_hook(self, partial(accept_bare_weights, parts=backbones))
         self.copy_student()
 
     def copy_student(self) -> None:
@@ -137,7 +137,7 @@ class DINO(BaseModel):
             self.copy_student()
 
     @torch.no_grad()
-    def move_teacher(self, momentum: float) -> None:
+    def update_teacher(self, momentum: float) -> None:
         """Move the teacher's parameters towards the student's; its BatchNorms have their own."""
         pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
         for teacher, student in pairs:
@@ -159,7 +159,7 @@ class DINO(BaseModel):
             mode (str): ``tensor``, ``loss`` or ``predict``. Defaults to ``tensor``.
         """
         if mode == 'loss':
-            return self.loss(**{name: by_view(crops) for name, crops in inputs.items()})
+            return self.loss(**{name: stack_views(crops) for name, crops in inputs.items()})
         features = self.teacher.backbone(torch.stack(list(inputs)))
         if mode == 'tensor':
             return features
@@ -178,11 +178,11 @@ class DINO(BaseModel):
         loss = dino_loss(
             student.unflatten(0, (-1, batch)), targets.unflatten(0, (-1, batch)), self.student_temp
         )
-        self.move_center(scores)
+        self.update_center(scores)
         return dict(loss=loss, information=information(targets))
 
     @torch.no_grad()
-    def move_center(self, scores: Tensor) -> None:
+    def update_center(self, scores: Tensor) -> None:
         """Move the center towards the mean of the teacher's scores in all processes."""
         total = scores.float().sum(dim=0)
         all_reduce(total)
@@ -190,7 +190,7 @@ class DINO(BaseModel):
         self.center.mul_(self.center_momentum).add_(mean, alpha=1 - self.center_momentum)
 
 
-def by_view(crops: Any) -> Tensor:
+def stack_views(crops: Any) -> Tensor:
     """Stack crops (views, B, C, H, W) from a list with the crops of each image."""
     return torch.stack(list(crops), dim=1)
 

@@ -156,4 +156,4 @@ class DINOHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Move the teacher."""
-        self.model.move_teacher(cosine(self.momentum, 1.0, runner.iter, runner.max_iters))
+        self.model.update_teacher(cosine(self.momentum, 1.0, runner.iter, runner.max_iters))

@@ -36,17 +36,17 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
 
 
 def best_value(metric: str) -> int:
-    """The largest value of a metric: 1 for AP, as in mmdet; 100 for all others, as in mmseg."""
+    """Return the largest value of a metric: 1 for AP, as in mmdet; 100 for others, as in mmseg."""
     return 1 if 'AP' in metric else 100
 
 
 def metric_digits(metric: str) -> int:
-    """The decimals that a metric is written with, as :func:`best_value` scales it."""
+    """Return the decimals that a metric is written with, as :func:`best_value` scales it."""
     return 3 if best_value(metric) == 1 else 1
 
 
 def format_metric(metric: str, value: float) -> str:
-    """A metric to three digits, as :func:`best_value` scales it: AP 0.388, mIoU 45.8.
+    """Return a metric to three digits, as :func:`best_value` scales it: AP 0.388, mIoU 45.8.
 
     Args:
         metric (str): Its name.

@@ -26,7 +26,7 @@ td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: 
 
 @dataclass
 class Section:
-    """What the page shows about one model.
+    """The part of the page about one model.
 
     Args:
         title (str): Its name.

@@ -15,7 +15,6 @@ from xcit_mm_runtime.text import join_some
 
 from ...compat import revert_sync_bn
 from ...errors import BUILD_ERRORS, UserError
-from ...models import XCiTClassifier
 from ..problems import Problem
 from .datasets import build_lazily
 
@@ -84,7 +83,7 @@ def class_heads(model: nn.Module) -> Iterator[tuple[str, Any]]:
         own = [part for part in parts if not part.isdecimal()]
         if (
             own
-            and ('head' in own[-1] or (own == ['backbone'] and isinstance(module, XCiTClassifier)))
+            and ('head' in own[-1] or own == ['backbone'])
             and isinstance(getattr(module, 'num_classes', None), int)
             and module.num_classes > 0  # backbones without a classifier have 0 or -1
             # Such a head adds up numbers of things and stuff.

@@ -37,6 +37,13 @@ FORKS = (
 )
 # What installing the plugin must not change.
 PROTECTED = re.compile(r'(torch|torchvision|numpy|setuptools|(onedl[-_])?mm\w+)', re.IGNORECASE)
+# module -> the distributions that have it, the usual one first
+DISTRIBUTIONS = {
+    'torch': ('torch',),
+    'mmcv': ('mmcv', 'mmcv-lite', 'onedl-mmcv'),
+    'mmdet': ('mmdet', 'onedl-mmdetection'),
+    'mmseg': ('mmsegmentation', 'onedl-mmsegmentation'),
+}
 ITERATIONS = 20
 SHORT = (
     f'train_cfg.max_iters={ITERATIONS} train_cfg.val_interval={ITERATIONS} '
@@ -127,7 +134,7 @@ class Environment:
             self.create()
         except Failed as error:
             return row | {'pip': f'failed: {error}'}
-        row |= {name: self.version(name) for name in ('torch', 'mmcv', 'mmdet', 'mmseg')}
+        row |= {name: self.version(name) for name in DISTRIBUTIONS}
         parts: dict[str, Callable[[], str]] = {
             'pip': self.try_pip,
             'doctor': lambda: self.run('xcit-mm doctor') and 'ok',
@@ -235,13 +242,13 @@ class Environment:
             raise Failed('it does not say that it needs torch 2.6')
         return 'needs torch 2.6'
 
-    def version(self, package: str) -> str:
-        code = 'from importlib.metadata import packages_distributions as p, version as v; '
-        code += f'd = p()["{package}"][0]; print(d, v(d))'
-        name, number = self.run(f"python -c '{code}'").split()[-2:]
-        return (
-            number if name.replace('-', '_') in (package, 'mmsegmentation') else f'{name} {number}'
-        )
+    def version(self, module: str) -> str:
+        """Return the version of a package, and its name if that is not the usual one."""
+        output = self.run('pip list --format freeze')
+        for name in DISTRIBUTIONS[module]:
+            if found := re.search(rf'^{name}==(.+)$', output, re.MULTILINE):
+                return found[1] if name == DISTRIBUTIONS[module][0] else f'{name} {found[1]}'
+        raise Failed(f'{module} is not installed')
 
     def run(self, command: str, cwd: Path | None = None) -> str:
         """Run a command in the environment and return its output, which also goes to the log."""

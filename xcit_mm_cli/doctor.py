@@ -207,11 +207,12 @@ def _find(package: Package, providers: Sequence[str]) -> Check:
     name = providers[0] if providers else package.distribution
     fix = FIXES.get(package.module) or f'pip install "{package.distribution}{package.tested}"'
     check = Check(name, package.tasks, tested=package.tested, fix=fix)
-    if providers:
+    # Not only of providers: Python 3.10 does not know the modules of every distribution.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         check.found = importlib.metadata.version(name)
     if importlib.util.find_spec(package.module) is None:
         check.problem = 'not installed' + (f' ({package.purpose})' if package.purpose else '')
-    elif providers and not _satisfies(check.found, check.tested):
+    elif check.found != '-' and not _satisfies(check.found, check.tested):
         check.remark = f'version {check.found} was not tested; {check.tested} was'
     return check
 

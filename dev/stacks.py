@@ -4,7 +4,8 @@
 :data:`STACKS`, empty at first, then as somebody else would have made it. There it asks pip what
 installing the plugin would change, installs it, and runs the doctor, tests of parity and operators,
 training and testing of a detector and a segmentor by our commands and by those of mmdet and mmseg,
-and an export. It writes the table of docs/install.md with the commit and the date.
+and an export. It writes the table of docs/install.md, each row with its commit and date; rows that
+are not run stay as they are.
 
 An environment takes 6 GB, and some minutes. It is removed at the end, unless with ``--keep``.
 """
@@ -57,8 +58,13 @@ TASKS = {
     'segmentation': ('mmseg', 'sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),
 }
 SUITE = 'tests/compat/test_mmcv_ops.py tests/models/test_golden.py tests/models/test_timm_parity.py'
-# How far the first losses may be from those of the first row.
-TOLERANCE = 1e-3
+# How far the first losses may be from those of this row.
+FIRST, TOLERANCE = 'today', 1e-3
+MARK = 'stacks'
+COLUMNS = (
+    *('environment', 'Python', *DISTRIBUTIONS, 'pip', 'doctor', 'tests', *TASKS),
+    *("mmdet's tools", "mmseg's tools", 'export', 'commit', 'date'),
+)
 
 
 @dataclass(frozen=True)
@@ -89,12 +95,12 @@ ACCEPT_MMCV = (
 )
 STACKS = {
     'today': Stack('3.12'),
+    'torch 2.1': Stack('3.10', CLASSIC, '2.1.0', has_export=False),
+    'forks': Stack('3.12', FORKS, other_losses='weights drawn later'),
+    'torch 2.1, mmcv 2.2': Stack('3.10', CLASSIC, '2.2.0', ACCEPT_MMCV, has_export=False),
+    'oldest torch of the extras': Stack('3.12', 'torch==2.6.0 torchvision'),
     'oldest Python': Stack('3.10'),
     'newest Python': Stack('3.13'),
-    'oldest torch of the extras': Stack('3.12', 'torch==2.6.0 torchvision'),
-    'torch 2.1': Stack('3.10', CLASSIC, '2.1.0', has_export=False),
-    'torch 2.1, mmcv 2.2': Stack('3.10', CLASSIC, '2.2.0', ACCEPT_MMCV, has_export=False),
-    'forks': Stack('3.12', FORKS, other_losses='weights drawn later'),
 }
 
 
@@ -110,13 +116,13 @@ class Environment:
         name (str): A key of :data:`STACKS`.
         folder (Path): Where it is made.
         clone (Path): A clone of the commit, with its wheel and its tests.
-        reference (dict): The first losses of each task in the first row; filled by that row.
+        reference (dict): The row of the table with which the first losses are compared.
     """
 
     name: str
     folder: Path
     clone: Path
-    reference: dict[str, list[float]] = field(default_factory=dict)
+    reference: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stack = STACKS[self.name]
@@ -206,13 +212,14 @@ class Environment:
         (scalars,) = (self.empty / 'work_dirs' / task).glob('*/vis_data/scalars.json')
         lines = map(json.loads, scalars.read_text().splitlines())
         losses = [line['loss'] for line in lines if 'loss' in line][:2]
-        expected = self.reference.setdefault(task, losses)
         shown = ', '.join(f'{loss:.4f}' for loss in losses)
-        if all(abs(a / b - 1) < TOLERANCE for a, b in zip(losses, expected, strict=True)):
+        expected = shown if self.name == FIRST else self.reference.get(task, shown)
+        pairs = zip(losses, map(float, expected.split(', ')), strict=True)
+        if all(abs(a / b - 1) < TOLERANCE for a, b in pairs):
             return shown
         if self.stack.other_losses:
             return f'{shown} ({self.stack.other_losses})'
-        raise Failed(f'{shown} instead of {", ".join(f"{loss:.4f}" for loss in expected)}')
+        raise Failed(f'{shown} instead of {expected}')
 
     def try_stock(self, task: str) -> str:
         """Train and test by the tools of mmdet or mmseg, with a config that imports the plugin."""
@@ -288,18 +295,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     subprocess.run(['make', 'wheel'], cwd=clone, check=True)
     describe = ['git', 'rev-parse', '--short', 'HEAD']
     commit = subprocess.run(describe, cwd=clone, capture_output=True, text=True).stdout.strip()
-    rows, reference = [], {}  # type: ignore[var-annotated]
+    rows = read_rows()
+    failed = False
     for name in args.names or STACKS:
-        environment = Environment(name, folder.resolve(), clone, reference)
-        rows.append(environment.examine())
+        environment = Environment(name, folder.resolve(), clone, rows.get(FIRST, {}))
+        row = environment.examine() | {'commit': commit, 'date': str(datetime.date.today())}
+        failed |= any('failed' in cell for cell in row.values())
+        rows = read_rows() | {name: row}
+        ordered = [dict.fromkeys(COLUMNS, '-') | rows[name] for name in STACKS if name in rows]
+        write_between_marks(PAGE, {MARK: f'\n{format_table(ordered, "markdown")}\n'})
         if not args.keep:
             shutil.rmtree(environment.root)
-    table = format_table([dict.fromkeys(rows[0], '-') | row for row in rows], 'markdown')
-    text = f'Commit `{commit}`, {datetime.date.today()}:\n\n{table}'
-    print(f'Logs: {folder}\n\n{text}')
-    if not args.names:
-        write_between_marks(PAGE, {'stacks': f'\n{text}\n'})
-    return int(any('failed' in cell for row in rows for cell in row.values()))
+    print(f'Logs: {folder}')
+    return int(failed)
+
+
+def read_rows() -> dict[str, dict[str, str]]:
+    """Return the rows of the table on the page, by environment."""
+    _, _, rest = PAGE.read_text(encoding='utf-8').partition(f'<!-- {MARK} -->')
+    lines = [line for line in rest.partition(f'<!-- end of {MARK} -->')[0].split('\n') if line]
+    cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:]}
 
 
 if __name__ == '__main__':

@@ -193,7 +193,11 @@ class Environment:
         if changed:
             raise Failed(f'would change {", ".join(changed)}')
         self.run(f'pip install -q {self.wheel}')
-        self.run('pip install -q pytest hypothesis "timm>=1.0" onnx onnxscript onnxruntime')
+        # For the parts below; they must not change the environment either.
+        self.run('pip freeze --exclude xcit_mm > constraints.txt')
+        tools = 'pytest hypothesis "timm>=1.0"'
+        tools += ' onnx onnxscript onnxruntime' if self.stack.has_export else ''
+        self.run(f'pip install -q -c constraints.txt {tools}')
         return 'changes nothing'
 
     def try_tests(self) -> str:

@@ -95,9 +95,9 @@ ACCEPT_MMCV = (
 )
 STACKS = {
     'today': Stack('3.12'),
-    'torch 2.1': Stack('3.10', CLASSIC, '2.1.0', has_export=False),
+    'torch 2.1': Stack('3.10', CLASSIC, '2.1.0', '', False, 'other dropout'),
     'forks': Stack('3.12', FORKS, other_losses='weights drawn later'),
-    'torch 2.1, mmcv 2.2': Stack('3.10', CLASSIC, '2.2.0', ACCEPT_MMCV, has_export=False),
+    'torch 2.1, mmcv 2.2': Stack('3.10', CLASSIC, '2.2.0', ACCEPT_MMCV, False, 'other dropout'),
     'oldest torch of the extras': Stack('3.12', 'torch==2.6.0 torchvision'),
     'oldest Python': Stack('3.10'),
     'newest Python': Stack('3.13'),

@@ -6,9 +6,6 @@ What is not refused here and still comes out wrong is refused by :mod:`.check`.
 import importlib.util
 from typing import Any
 
-import torch
-from mmengine.utils import digit_version
-
 from ..errors import UserError
 from ..models import XCiT
 from .detector import stage_of
@@ -22,9 +19,7 @@ NMS_KEYS = {'type', 'iou_threshold', 'split_thr'}
 
 
 def check_packages(fmt: str) -> None:
-    """Raise if a package for this format is missing, or if torch is too old."""
-    if digit_version(torch.__version__) < digit_version('2.6'):
-        raise UserError(f'Exporting needs torch 2.6 or newer; this is torch {torch.__version__}.')
+    """Raise if a package for this format is missing."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if fmt == 'onnx' and missing:
         raise UserError(

@@ -230,6 +230,8 @@ class Environment:
         package, config, _ = TASKS[task]
         if package == 'mmdet' and not self.stack.mmcv and not self.stack.packages.startswith(FORKS):
             return 'need a compiled mmcv'
+        if package == 'mmseg' and self.stack.packages == FORKS:
+            return 'do not find mmseg::'
         folder = self.run('xcit-mm --configs').strip()
         (self.empty / f'{task}.py').write_text(f'_base_ = {f"{folder}/{task}/{config}"!r}\n')
         code = f'import {package}; print({package}.__path__[0])'

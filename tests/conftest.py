@@ -36,14 +36,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 config_utils.load = functools.cache(config_utils.load)
 
 
-def format_once(text, format_code=config_module.FormatCode, formatted={}, **style):  # noqa: B006
+# A fork of mmengine formats in another way.
+format_code = getattr(config_module, 'FormatCode', None)
+
+
+def format_once(text, formatted={}, **style):  # noqa: B006
     """Remember what yapf returns: a run formats its config four times, for a second each."""
     if text not in formatted:
         formatted[text] = format_code(text, **style)
     return formatted[text]
 
 
-config_module.FormatCode = format_once
+if format_code is not None:
+    config_module.FormatCode = format_once
 
 # How long the end of a data loader waits for each of its processes, which it then ends itself.
 data_utils.MP_STATUS_CHECK_INTERVAL = 0.5

@@ -6,7 +6,7 @@ install with today's pip.
 
 What this does: adds this package to the table, under the name of a module instead of a
 distribution. mmengine then finds the folder by import, which is right for both kinds of install.
-Where mmseg comes from a fork, whose distribution has another name, it does the same for ``mmseg::``.
+Where mmseg comes from a fork, whose distribution has another name, the same goes for ``mmseg::``.
 """
 
 from importlib.metadata import PackageNotFoundError, version

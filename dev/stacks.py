@@ -238,6 +238,8 @@ class Environment:
         tools = Path(self.run(f'python -c "{code}"').split()[-1], '.mim', 'tools')
         options = f'--work-dir work_dirs/stock_{task} --cfg-options {SHORT} {STOCK}'
         self.run(f'python {tools}/train.py {task}.py {options}')
+        if package == 'mmdet' and not self.stack.mmcv:
+            return 'train; test needs a compiled mmcv'
         checkpoint = f'work_dirs/stock_{task}/iter_{ITERATIONS}.pth'
         self.run(f'python {tools}/test.py {task}.py {checkpoint} {options}')
         return 'ok'
@@ -278,7 +280,8 @@ class Environment:
                 stderr=subprocess.STDOUT,
             ).returncode
         if status:
-            raise Failed(f'{" ".join(command.split()[:3])}, see {self.log}')
+            print(f'{command}: see {self.log}', flush=True)
+            raise Failed(re.sub(r'\S+/', '', ' '.join(command.split()[:3])))
         return self.log.read_bytes()[start:].decode(errors='replace')
 
 

@@ -285,6 +285,14 @@ def call(command, *words):
     return main([command, *map(str, words)])
 
 
+def check_survives_faults(cfg):
+    """Check that a config has what resumes runs exactly, writes whole files and skips bad steps."""
+    hooks = {hook.type for hook in cfg.default_hooks.values()}
+    assert {'AtomicCheckpointHook', 'ExactResumeHook', 'NonFiniteHook'} <= hooks
+    assert cfg.train_dataloader.sampler.type.startswith('Seeded')
+    assert cfg.train_dataloader.batch_sampler.type == 'SeededBatchSampler'
+
+
 def forget_runs():
     """Forget loggers and visualizers: mmengine keeps those of the first run in a process."""
     kinds = [ManagerMixin]

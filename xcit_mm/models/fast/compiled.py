@@ -24,7 +24,7 @@ from ..layers import LPI, XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
 from .precision import autocast_dtype
 from .residual import add_branch, path_scale
-from .xca import choose_form, scaled_xca
+from .xca import choose_form, covariance_xca, scaled_xca
 
 if TYPE_CHECKING:
     from ..trunk import XCiTTrunk
@@ -96,7 +96,12 @@ def run_layer(
     """
 
     def attend(x: Tensor) -> Tensor:
-        return scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
+        tokens = layer.norm1(x)
+        if form == 'token':
+            return scaled_xca(tokens, layer.xca, layer.gamma1, form)
+        # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
+        origin = layer.norm1(x[:, :1]).detach()
+        return covariance_xca(tokens, layer.xca, layer.gamma1, origin)
 
     def interact(x: Tensor) -> Tensor:
         return layer.gamma3 * interact_locally(layer.norm3(x), layer.lpi, height, width)

@@ -38,7 +38,9 @@ READY = VENV / 'xcit_mm-ready'
 # Written when this project is installed in it. If setup.py changes, only that step is repeated.
 INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
-MIN_PYTHON = (3, 11)
+MIN_PYTHON = (3, 10)
+# A line of a requirements file, for all versions of Python, for 3.10, or for those after it.
+PIN = r'^([\w.-]+)==([^\s;]+)(?:; python_version (<|>=) "3\.11")?$'
 
 # A precompiled header must be built and used with the same flags. Setting CFLAGS replaces Python's
 # own, or follows them (setuptools before 70), where -g0 revokes their -g.
@@ -83,8 +85,9 @@ def pinned_versions(*files: str) -> dict[str, str]:
     """
     pins = {}
     for file in [REQUIREMENTS / name for name in files] or sorted(REQUIREMENTS.glob('*.txt')):
-        for name, version in re.findall(r'^([\w.-]+)==([^\s;]+)', file.read_text(), re.M):
-            pins[name.lower().replace('_', '-')] = version
+        for name, version, bound in re.findall(PIN, file.read_text(), re.MULTILINE):
+            if bound in ('', '<' if sys.version_info < (3, 11) else '>='):
+                pins[name.lower().replace('_', '-')] = version
     return pins
 
 

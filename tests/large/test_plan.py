@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from xcit_mm.errors import UserError
-from xcit_mm.large.plan import make_plan, memory_in_use
+from xcit_mm.large.plan import format_bytes, make_plan, memory_in_use, parse_bytes
 from xcit_mm.large.store import reserve
-from xcit_mm.large.units import format_bytes, parse_bytes
 
 from ..tiny import backbone
 from .test_segment import make_segmentor

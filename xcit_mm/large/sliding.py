@@ -137,7 +137,7 @@ def detect_windows(
     every = list(windows(image.shape[:2], window, overlap))
     found = []
     # The model's own preprocessor expects BGR, as mmcv reads.
-    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2], is_bgr=True)
+    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2], channel_order='bgr')
     for i, part in enumerate(every):
         meta = dict(img_shape=part.size, ori_shape=part.size, scale_factor=(1.0, 1.0))
         sample = DetDataSample(metainfo={**meta, 'img_id': i, 'img_path': ''})

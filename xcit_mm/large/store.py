@@ -13,8 +13,6 @@ from xcit_mm_runtime.files import replacing
 from ..models.fast import StatisticsSum
 from .windows import Window
 
-STATE = 'state.npz'
-
 
 class Rows:
     """Tokens (H, W, d) in memory or in a file, of which only a few rows are mapped at a time.
@@ -30,12 +28,6 @@ class Rows:
         self.shape = shape
         self.path = path
         self.array = np.empty(shape if path is None else 0, np.float32)
-
-    def copy(self) -> 'Rows':
-        """Return another array in memory with the same tokens."""
-        copy = Rows(self.shape)
-        copy.write(0, torch.from_numpy(self._mapped(0, self.shape[0], 'r')))
-        return copy
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of some rows."""
@@ -83,83 +75,70 @@ def reserve(path: Path, size: int) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-class InMemoryStore:
-    """Keeps the tokens in memory: one array that layers overwrite, and a copy for each level.
+class TokenStore:
+    """Keeps the tokens after the last complete layer, and those of each level.
+
+    In memory, layers overwrite one array, and a level is a copy of it. In files, a layer reads one
+    and writes another, so that an interrupted layer can be repeated.
 
     Args:
         shape (tuple[int, int, int]): Height and width of the grid, and width of the tokens.
         kept (Sequence[int]): After how many layers the tokens become a level, ascending.
+        folder (Path, optional): Where the files go. Defaults to None: memory.
     """
 
-    def __init__(self, shape: tuple[int, int, int], kept: Sequence[int]) -> None:
-        self.rows = Rows(shape)
-        self.kept: dict[int, Rows | None] = dict.fromkeys(kept)
-
-    def resume(self) -> tuple[int, dict[str, Tensor]]:
-        """Return -1 and no sums: nothing was done before."""
-        return -1, {}
-
-    def create(self, depth: int) -> Rows:
-        """Return where the tokens after so many layers go."""
-        return self.rows
-
-    open = create
-
-    def finish(self, depth: int, sums: StatisticsSum | None) -> None:
-        """Copy the tokens after so many layers if they are a level; the next layer overwrites."""
-        if depth in self.kept and sums is not None:
-            self.kept[depth] = self.rows.copy()
-
-    def levels(self) -> list[Rows]:
-        """Return the tokens of each level; nothing overwrites those after the last layer."""
-        return [self.rows if rows is None else rows for rows in self.kept.values()]
-
-
-class FileStore:
-    """Keeps the tokens in files: those of the last complete layer, and those of each level.
-
-    Args:
-        shape (tuple[int, int, int]): Height and width of the grid, and width of the tokens.
-        kept (Sequence[int]): After how many layers the tokens become a level.
-        folder (Path): Where the files go.
-    """
-
-    def __init__(self, shape: tuple[int, int, int], kept: Sequence[int], folder: Path) -> None:
-        self.shape = shape
-        self.kept = kept
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def _path(self, depth: int) -> Path:
-        return self.folder / f'tokens_{depth}.f32'
+    def __init__(
+        self, shape: tuple[int, int, int], kept: Sequence[int], folder: Path | None = None
+    ) -> None:
+        self.shape, self.kept, self.folder = shape, kept, folder
+        self.copies: dict[int, Rows] = {}
+        if folder is None:
+            self.rows = Rows(shape)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.state = folder / 'state.npz'
 
     def resume(self) -> tuple[int, dict[str, Tensor]]:
         """Return the number of complete layers, -1 before the stem, and the sums for the next."""
-        path = self.folder / STATE
-        if not path.exists():
+        if self.folder is None or not self.state.exists():
             return -1, {}
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(self.state, allow_pickle=False) as file:
             state = {name: torch.from_numpy(file[name]) for name in file}
         return int(state.pop('depth')), state
 
     def create(self, depth: int) -> Rows:
-        """Create a file for the tokens after so many layers, with all of its space reserved."""
-        reserve(self._path(depth), int(np.prod(self.shape, dtype=np.int64)) * 4)
-        return self.open(depth)
+        """Return where the tokens after so many layers go, with all of its space reserved."""
+        rows = self.open(depth)
+        if rows.path is not None:
+            reserve(rows.path, int(np.prod(self.shape, dtype=np.int64)) * 4)
+        return rows
 
     def open(self, depth: int) -> Rows:
         """Return the tokens after so many layers."""
-        return Rows(self.shape, self._path(depth))
+        if self.folder is None:
+            return self.copies.get(depth, self.rows)
+        return Rows(self.shape, self.folder / f'tokens_{depth}.f32')
 
     def finish(self, depth: int, sums: StatisticsSum | None) -> None:
-        """Record that a layer is complete, and delete the tokens before it if they are no level."""
-        with self._path(depth).open('rb+') as file:
+        """Keep the tokens after so many layers if they are a level, and those of no other layer.
+
+        Args:
+            depth (int): How many layers are complete.
+            sums (StatisticsSum, optional): Those for the next layer; None after the last one.
+        """
+        path = self.open(depth).path
+        if path is None:
+            if depth in self.kept and sums is not None:  # nothing overwrites the last ones
+                self.copies[depth] = Rows(self.shape)
+                self.copies[depth].array[:] = self.rows.array
+            return
+        with path.open('rb+') as file:
             os.fsync(file.fileno())
         state = {} if sums is None else {k: v.cpu().numpy() for k, v in sums.state().items()}
-        with replacing(self.folder / STATE) as unfinished, unfinished.open('wb') as file:
+        with replacing(self.state) as unfinished, unfinished.open('wb') as file:
             np.savez(file, allow_pickle=False, depth=np.array(depth), **state)
-        if depth - 1 not in self.kept:
-            self._path(depth - 1).unlink(missing_ok=True)
+        if depth - 1 not in self.kept and (before := self.open(depth - 1).path):
+            before.unlink(missing_ok=True)
 
     def levels(self) -> list[Rows]:
         """Return the tokens of each level."""

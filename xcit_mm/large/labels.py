@@ -11,7 +11,7 @@ from xcit_mm_runtime.files import replacing, write_atomically, write_png
 from xcit_mm_runtime.results import label_type
 
 from .images import Image
-from .store import map_rows, reserve
+from .store import Rows
 from .windows import Window, pieces, tiles
 
 # Side of the tiles of the TIFF.
@@ -31,23 +31,18 @@ class LabelFile:
     """
 
     def __init__(self, folder: Path, size: tuple[int, int], classes: int) -> None:
+        self.rows = Rows(size, folder / 'labels.raw', label_type(classes))
         self.size = size
-        self.dtype = np.dtype(label_type(classes))
-        self.path = folder / 'labels.raw'
         self.record = folder / 'tiles.txt'
         folder.mkdir(parents=True, exist_ok=True)
         if not self.record.exists():
-            reserve(self.path, size[0] * size[1] * self.dtype.itemsize)
+            self.rows.reserve()
             write_atomically(self.record, '0')
         self.done = int(self.record.read_text())
 
-    def rows(self, start: int, stop: int, mode: str = 'r') -> np.ndarray:
-        """Return some rows, mapped."""
-        return map_rows(self.path, self.dtype, self.size, start, stop, mode)
-
     def write(self, window: Window, labels: np.ndarray) -> None:
         """Write the next tile."""
-        rows = self.rows(window.top, window.bottom, 'r+')
+        rows = self.rows.map(window.top, window.bottom, 'r+')
         rows[:, window.left : window.right] = labels
         rows.flush()  # type: ignore[attr-defined]
         self.done += 1
@@ -73,9 +68,9 @@ def write_results(
         tifffile.imwrite(
             unfinished,
             _tiff_tiles(labels),
-            bigtiff=labels.size[0] * labels.size[1] * labels.dtype.itemsize > BIG,
+            bigtiff=labels.size[0] * labels.size[1] * labels.rows.dtype.itemsize > BIG,
             shape=labels.size,
-            dtype=labels.dtype,
+            dtype=labels.rows.dtype,
             tile=(TIFF_TILE, TIFF_TILE),
             compression='zlib',
             photometric='minisblack',
@@ -84,18 +79,18 @@ def write_results(
         )
     if picture is not None:
         shown, step = read_preview(image)
-        strips = [labels.rows(*strip)[::step, ::step] for strip in _strips(labels.size[0], step)]
+        strips = _strips(labels.size[0], step)
+        drawn = np.concatenate([labels.rows.map(*strip)[::step, ::step] for strip in strips])
         palette = (getattr(model, 'dataset_meta', None) or {}).get('palette')
         bgr = np.array(colors(max(model.decode_head.out_channels, 2), palette), np.float32)
-        painted = bgr[np.concatenate(strips) % len(bgr)]
-        write_png(picture, ((shown + painted) / 2).astype(np.uint8))
+        write_png(picture, ((shown + bgr[drawn % len(bgr)]) / 2).astype(np.uint8))
 
 
 def _tiff_tiles(labels: LabelFile) -> Iterator[np.ndarray]:
     for tile in tiles(labels.size, TIFF_TILE):
-        full = np.zeros((TIFF_TILE, TIFF_TILE), labels.dtype)
+        full = np.zeros((TIFF_TILE, TIFF_TILE), labels.rows.dtype)
         height, width = tile.size
-        full[:height, :width] = labels.rows(tile.top, tile.bottom)[:, tile.left : tile.right]
+        full[:height, :width] = labels.rows.map(tile.top, tile.bottom)[:, tile.left : tile.right]
         yield full
 
 

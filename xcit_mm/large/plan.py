@@ -4,7 +4,6 @@ import json
 import mmap
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -167,29 +166,27 @@ def memory_in_use() -> int:
     return int(status.read_text().split()[1]) * mmap.PAGESIZE
 
 
-def recorded_plan(folder: Path, job: str, make: Callable[[], TilingPlan]) -> TilingPlan:
-    """Return the plan of the unfinished work in a folder, or make one and record it there.
-
-    How an image is cut affects rounding, so that only the same plan gives the same bytes.
+def read_plan(path: Path, job: str) -> TilingPlan:
+    """Return the plan of unfinished work: only the same plan gives the same bytes.
 
     Args:
-        folder (Path): The folder.
+        path (Path): Where :func:`write_plan` recorded it.
         job (str): Identifies image, weights and settings.
-        make (callable): Makes a plan.
 
     Raises:
-        UserError: If the folder has unfinished work of another job.
+        UserError: If it is the work of another job.
     """
-    path = folder / 'plan.json'
-    if not path.exists():
-        plan = make()
-        write_atomically(path, json.dumps({'job': job, 'plan': asdict(plan)}))
-        return plan
     content = json.loads(path.read_text(encoding='utf-8'))
     if content['job'] != job:
         raise UserError(
-            f'{folder} has unfinished work on another image, or with other weights or settings. '
-            'Repeat that command, start over with --force, or write elsewhere with --out-dir.'
+            f'{path.parent} has unfinished work on another image, or with other weights or '
+            'settings. Repeat that command, start over with --force, or write elsewhere with '
+            '--out-dir.'
         )
     settings = content['plan']
     return TilingPlan(**{**settings, 'grid': tuple(settings['grid'])})
+
+
+def write_plan(path: Path, job: str, plan: TilingPlan) -> None:
+    """Record a plan before the work begins."""
+    write_atomically(path, json.dumps({'job': job, 'plan': asdict(plan)}))

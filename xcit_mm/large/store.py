@@ -1,8 +1,10 @@
 """Where the tokens of a large image live: in memory or in files."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,68 +13,59 @@ from torch import Tensor
 from xcit_mm_runtime.files import replacing
 
 from ..models.fast import StatisticsSum
-from .windows import Window
 
 
 class Rows:
-    """Tokens (H, W, d) in memory or in a file, of which only a few rows are mapped at a time.
+    """An array in memory or in a file, of which only a few rows are mapped at a time.
 
     A file that is mapped as a whole would count as memory of the process, page by page.
 
     Args:
-        shape (tuple[int, int, int]): Height and width of the grid, and width of the tokens.
+        shape (Sequence[int]): Its shape, such as height and width of the grid, and width of tokens.
         path (Path, optional): The file. Defaults to None: memory.
+        dtype (np.dtype): Its type. Defaults to float32.
     """
 
-    def __init__(self, shape: tuple[int, int, int], path: Path | None = None) -> None:
-        self.shape = shape
-        self.path = path
-        self.array = np.empty(shape if path is None else 0, np.float32)
+    def __init__(
+        self, shape: Sequence[int], path: Path | None = None, dtype: Any = np.float32
+    ) -> None:
+        self.shape, self.path, self.dtype = tuple(shape), path, np.dtype(dtype)
+        self.array = np.empty(shape if path is None else 0, dtype)
 
-    def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of some rows."""
-        return self.read_window(Window(start, stop, 0, self.shape[1]))
+    def reserve(self) -> None:
+        """Create the file with all of its space: writing to a mapped file on a full disk is fatal.
 
-    def read_window(self, window: Window) -> Tensor:
-        """Return a copy of a window."""
-        if window.top == window.bottom:
-            return torch.empty(0, *self.shape[1:])
-        rows = self._mapped(window.top, window.bottom, 'r')
-        return torch.from_numpy(np.array(rows[:, window.left : window.right]))
+        Raises:
+            OSError: If the disk has too little room. The file is gone then.
+        """
+        if self.path is None:
+            return
+        size = math.prod(self.shape) * self.dtype.itemsize
+        try:
+            with self.path.open('wb') as file:
+                if hasattr(os, 'posix_fallocate'):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
+        except OSError as error:
+            self.path.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    def map(self, start: int, stop: int, mode: str = 'r') -> np.ndarray:
+        """Return some rows, to read (``r``) or to write (``r+``)."""
+        if self.path is None or start == stop:
+            return self.array[start:stop].reshape(-1, *self.shape[1:])
+        offset = start * math.prod(self.shape[1:]) * self.dtype.itemsize
+        shape = (stop - start, *self.shape[1:])
+        return np.memmap(str(self.path), self.dtype, mode, offset, shape)  # type: ignore[call-overload]
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Tensor:
+        """Return a copy of some rows, or of a window."""
+        return torch.from_numpy(np.array(self.map(top, bottom)[:, left:right]))
 
     def write(self, start: int, rows: Tensor) -> None:
         """Overwrite some rows."""
-        self._mapped(start, start + len(rows), 'r+')[:] = rows.cpu().numpy()
-
-    def _mapped(self, start: int, stop: int, mode: str) -> np.ndarray:
-        if self.path is None:
-            return self.array[start:stop]
-        return map_rows(self.path, np.dtype(np.float32), self.shape, start, stop, mode)
-
-
-def map_rows(
-    path: Path, dtype: np.dtype, shape: Sequence[int], start: int, stop: int, mode: str
-) -> np.ndarray:
-    """Map some rows of an array of this shape in a file, to read (``r``) or to write (``r+``)."""
-    offset = start * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-    return np.memmap(str(path), dtype, mode, offset, (stop - start, *shape[1:]))  # type: ignore[call-overload]
-
-
-def reserve(path: Path, size: int) -> None:
-    """Create a file with all of its space: writing to a mapped file on a full disk is fatal.
-
-    Raises:
-        OSError: If the disk has too little room. The file is gone then.
-    """
-    try:
-        with path.open('wb') as file:
-            if hasattr(os, 'posix_fallocate'):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        self.map(start, start + len(rows), 'r+')[:] = rows.cpu().numpy()
 
 
 class TokenStore:
@@ -109,8 +102,7 @@ class TokenStore:
     def create(self, depth: int) -> Rows:
         """Return where the tokens after so many layers go, with all of its space reserved."""
         rows = self.open(depth)
-        if rows.path is not None:
-            reserve(rows.path, int(np.prod(self.shape, dtype=np.int64)) * 4)
+        rows.reserve()
         return rows
 
     def open(self, depth: int) -> Rows:

@@ -26,7 +26,7 @@ from ..models.fast import (
 from ..models.layers import XCiTLayer
 from .images import Image, Prepare, open_image
 from .maps import Map, PyramidLevel, TokenMap
-from .plan import TilingPlan, make_plan, parse_bytes, recorded_plan
+from .plan import TilingPlan, make_plan, parse_bytes, read_plan, write_plan
 from .store import Rows, TokenStore
 from .windows import Window, pieces
 
@@ -101,13 +101,15 @@ class WholeImage:
                 f'size, {patch} x {patch}.'
             )
 
-        def make() -> TilingPlan:
-            return make_plan(self.backbone, shape, self.memory, self.folder, segmentor)
-
         if self.folder is None:
-            return make()
+            return make_plan(self.backbone, shape, self.memory, None, segmentor)
         job = job_of(self.backbone, image) if self.job is None else self.job
-        return recorded_plan(self.folder, job, make)
+        path = self.folder / 'plan.json'
+        if path.exists():
+            return read_plan(path, job)
+        plan = make_plan(self.backbone, shape, self.memory, self.folder, segmentor)
+        write_plan(path, job, plan)
+        return plan
 
     @torch.no_grad()
     def __call__(self, image: Any, plan: TilingPlan | None = None) -> list[Map]:

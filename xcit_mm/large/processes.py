@@ -26,6 +26,7 @@ from ..models.fast import (
     is_batch_norm,
     map_to_tokens,
     path_scale,
+    split_layer_scale,
     tokens_to_map,
 )
 from ..models.layers import LPI, XCiTLayer
@@ -113,10 +114,11 @@ class SpreadBackbone:
         tokens = layer.norm1(x)
         # The image's first token is the origin in all processes.
         origin = self.group.first(tokens[:, :1])
-        branch = covariance_xca(tokens, layer.xca, layer.gamma1, origin, self.group.sum)
-        x = add_branch(x, branch, self._path_scale(layer, x))
+        folded, gamma = split_layer_scale(layer.gamma1, x)
+        branch = covariance_xca(tokens, layer.xca, folded, origin, self.group.sum)
+        x = add_branch(x, branch, gamma, self._path_scale(layer, x))
         branch = self._lpi(layer.norm3(x).unflatten(1, grid), layer.lpi, num_below)
-        x = add_branch(x, branch * layer.gamma3, self._path_scale(layer, x))
+        x = add_branch(x, branch, layer.gamma3, self._path_scale(layer, x))
         scale, recompute = self._path_scale(layer, x), backbone.recompute_ffn or backbone.with_cp
         return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
 

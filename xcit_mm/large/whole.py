@@ -183,7 +183,7 @@ class WholeImage:
     ) -> Iterator[Tensor]:
         """Yield the tokens (rows, W, d) of each strip after a layer."""
         layer = cast(XCiTLayer, self.backbone.layers[index])
-        linear = sums.linear_map(layer.gamma1)
+        linear = sums.linear_map()
         # In memory, the result overwrites the rows above a strip: copies of them are kept.
         above = source.read(0, 0)
         for start, stop in strips:

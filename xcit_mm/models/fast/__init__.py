@@ -19,7 +19,7 @@ from .lpi import HALO
 from .operators import BatchNorm, assume, is_batch_norm
 from .pyramid import rescale_over_strips
 from .recompute import recomputed
-from .residual import add_branch, path_scale
+from .residual import add_branch, path_scale, split_layer_scale
 from .rows import run_rows
 from .stem import StemRows, add_positions, has_fixed_statistics
 from .xca import FORMS, covariance_xca
@@ -50,6 +50,7 @@ __all__ = [
     'rescale_over_strips',
     'run_rows',
     'shift_origin',
+    'split_layer_scale',
     'statistics',
     'token_chunks',
     'tokens_to_map',

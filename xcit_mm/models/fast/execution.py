@@ -32,7 +32,7 @@ from .lpi import add_lpi, scaled_lpi
 from .operators import describe, has_all_parts, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
-from .residual import add_branch, path_scale
+from .residual import add_branch, over_kept_samples, path_scale, split_layer_scale
 from .stem import add_positions, embed_for_training, embed_over_strips
 from .xca import add_xca, choose_form, scaled_xca
 
@@ -171,16 +171,26 @@ class Differentiable(_Fast):
             x = recomputed(layer, self._mix, layer, x, grid, random=True)
         else:
             x = self._mix(layer, x, grid)
-        scale, recompute = path_scale(layer, x), trunk.recompute_ffn or trunk.with_cp
-        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+        recompute = trunk.recompute_ffn or trunk.with_cp
+
+        def add_ffn(x: Tensor, scale: Tensor | None) -> Tensor:
+            return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+
+        return over_kept_samples(add_ffn, x, path_scale(layer, x))
 
     def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Add the two branches in which tokens interact."""
-        form = choose_form(self.trunk.attention, layer.xca, x)
-        branch = scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
-        x = add_branch(x, branch, path_scale(layer, x))
-        branch = scaled_lpi(layer.norm3(x), layer.lpi, layer.gamma3, grid)
-        return add_branch(x, branch, path_scale(layer, x))
+
+        def add_xca(x: Tensor, scale: Tensor | None) -> Tensor:
+            form = choose_form(self.trunk.attention, layer.xca, x)
+            folded, gamma = split_layer_scale(layer.gamma1, x)
+            return add_branch(x, scaled_xca(layer.norm1(x), layer.xca, folded, form), gamma, scale)
+
+        x = over_kept_samples(add_xca, x, path_scale(layer, x))
+        folded, gamma = split_layer_scale(layer.gamma3, x)
+        branch = scaled_lpi(layer.norm3(x), layer.lpi, folded, grid)
+        # For all samples: in training, its BatchNorm needs them.
+        return add_branch(x, branch, gamma, path_scale(layer, x))
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)

@@ -163,8 +163,9 @@ def tree(module: nn.Module) -> list[nn.Module]:
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
-    torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
-    that are None. This is called for every module in every forward pass, so it must be quick.
+    torch has no public test for hooks and ``module.compile()``, and its public ``named_parameters``
+    leaves out parameters that are None. This is called for every module in every forward pass, so
+    it must be quick.
 
     Args:
         module (nn.Module): The module.
@@ -177,6 +178,7 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
         or own['_backward_hooks']
         or own['_backward_pre_hooks']
         or 'forward' in own
+        or own.get('_compiled_call_impl') is not None  # by module.compile(), since torch 2.2
     )
     # BatchNorm comes in several classes: one process or many, one dimension or two.
     kind = 'BatchNorm' if is_batch_norm(module) else type(module)

@@ -133,12 +133,12 @@ def open_image(source: Any, scale: Scale | None = None) -> Image:
 
     Args:
         source (str, Path or np.ndarray): A TIFF, a ``.npy`` file, or a zarr array; other files are
-            read at once. An array is used as it is, and so is an :class:`Image`.
+            read at once. An array is used as it is, and so is anything like an :class:`Image`.
         scale (callable, optional): What is done to each window, such as ``to_8_bit``. Defaults to
             None.
     """
     if not isinstance(source, (str, Path)):
-        return source if isinstance(source, Image) else ArrayImage(source, scale)
+        return source if hasattr(source, 'read') else ArrayImage(source, scale)
     path = Path(source)
     suffix = path.suffix.lower()
     if not path.exists():

@@ -104,6 +104,11 @@ def layer_norm_backward(
     )
 
 
+def is_compiling() -> bool:
+    """Return whether ``torch.compile`` or ``torch.export`` records."""
+    return bool(_is_compiling and _is_compiling())
+
+
 def is_traced(*inputs: Any) -> bool:
     """Return whether the operations of the network are being traced or transformed.
 
@@ -115,7 +120,7 @@ def is_traced(*inputs: Any) -> bool:
         *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
-        (_is_compiling and _is_compiling())
+        is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or any(isinstance(value, Proxy) for value in inputs)
         or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)

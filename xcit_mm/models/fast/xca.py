@@ -129,6 +129,7 @@ def covariance_xca(
     S = S if sum_over_parts is None else sum_over_parts(S)
     qkv_bias = origin_bias(xca, origin)
     attention = attention_from_statistics(xca, S, qkv_bias)
+    X = X.to(autocast_dtype(tokens) or tokens.dtype)
     return X @ augmented_map(*linear_map(xca, attention, qkv_bias, gamma), X)
 
 

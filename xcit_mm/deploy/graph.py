@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..configs import read_preprocessor
 from ..models import XCiT
 from ..models.fast import attention_from_statistics, linear_map, shift_origin, statistics
 from ..models.layers import XCiTLayer
 from ..models.pyramid import MaxPool
-from .metadata import Options, read_preprocessor
+from .metadata import Options
 
 
 class Input(nn.Module):

@@ -5,14 +5,16 @@ neighbors; BatchNorm in training exchanges its own sums. Nothing else leaves a p
 """
 
 import itertools
+import math
 from typing import Any, cast
 
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import DATA_SAMPLERS, MODELS
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
+from ..engine.randomness import SeededDefaultSampler, SeededInfiniteSampler
 from ..models import XCiT
 from ..models.fast import (
     HALO,
@@ -242,3 +244,48 @@ class SpreadXCiT(XCiT):
             for first in range(0, world, size)
         ]
         return groups[distributed.get_rank() // size]
+
+
+def _share(sampler: Any, processes: int) -> None:
+    """Let a sampler count groups of processes: all of a group get the same samples and seeds."""
+    check_sharing(sampler.world_size, processes)
+    sampler.rank //= processes
+    sampler.world_size //= processes
+
+
+@DATA_SAMPLERS.register_module()
+class SharedDefaultSampler(SeededDefaultSampler):
+    """``SeededDefaultSampler`` with the same samples for all processes that share images.
+
+    Args:
+        *args: Those of mmengine's ``DefaultSampler``.
+        processes (int): Number of processes that share an image, as in ``SpreadXCiT``.
+        **kwargs: Those of mmengine's ``DefaultSampler``.
+    """
+
+    def __init__(self, *args: Any, processes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share(self, processes)
+        length = len(self.dataset)
+        if self.round_up:
+            self.num_samples = math.ceil(length / self.world_size)
+            self.total_size = self.num_samples * self.world_size
+        else:
+            self.num_samples = math.ceil((length - self.rank) / self.world_size)
+            self.total_size = length
+
+
+@DATA_SAMPLERS.register_module()
+class SharedInfiniteSampler(SeededInfiniteSampler):
+    """``SeededInfiniteSampler`` with the same samples for all processes that share images.
+
+    Args:
+        *args: Those of mmengine's ``InfiniteSampler``.
+        processes (int): Number of processes that share an image, as in ``SpreadXCiT``.
+        **kwargs: Those of mmengine's ``InfiniteSampler``.
+    """
+
+    def __init__(self, *args: Any, processes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share(self, processes)
+        self.indices = self._indices_of_rank()

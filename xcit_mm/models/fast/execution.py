@@ -74,12 +74,14 @@ class Execution:
         return self.trunk.class_token(tokens)
 
 
-def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
+def choose_execution(trunk: 'XCiTTrunk', *inputs: Any, compiled: bool = False) -> Execution:
     """Choose the execution for one forward pass, from the state of the network and of torch.
 
     Args:
         trunk (XCiTTrunk): The network.
         *inputs: What it is called with, by which a tracer of ``torch.fx`` is known.
+        compiled (bool): Whether a user compiles the network, so that its layers are compiled even
+            if ``compile`` is off. Defaults to False.
     """
     if not (trunk.fast and has_all_parts()):
         return Execution(trunk)
@@ -87,9 +89,12 @@ def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
         return Execution(trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
     paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
-    if torch.is_grad_enabled() or any(path.training and path.drop_prob > 0 for path in paths):
-        return Differentiable(trunk)
-    return Inference(trunk)
+    is_trained = torch.is_grad_enabled() or any(p.training and p.drop_prob > 0 for p in paths)
+    if trunk.compiled or compiled:
+        from .compiled import CompiledDifferentiable, CompiledInference
+
+        return CompiledDifferentiable(trunk) if is_trained else CompiledInference(trunk)
+    return Differentiable(trunk) if is_trained else Inference(trunk)
 
 
 def is_changed(trunk: 'XCiTTrunk') -> bool:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import Proxy
 
+# For operators in Python, one graph for all modules of a kind, and the test for torch.export.
+MIN_TORCH_TO_COMPILE = '2.7'
 # The parts that this version of torch lacks.
 MISSING: list[str] = []
 
@@ -107,6 +109,21 @@ def layer_norm_backward(
 def is_compiling() -> bool:
     """Return whether ``torch.compile`` or ``torch.export`` records."""
     return bool(_is_compiling and _is_compiling())
+
+
+def check_compiler() -> None:
+    """Raise an error if this version of torch cannot compile the layers."""
+    if digit_version(torch.__version__) < digit_version(MIN_TORCH_TO_COMPILE):
+        raise ValueError(
+            f'compile=True needs PyTorch {MIN_TORCH_TO_COMPILE} or newer, and this is PyTorch '
+            f'{torch.__version__}'
+        )
+
+
+def is_compiled_by_user() -> bool:
+    """Return whether ``torch.compile`` of a user, not ``torch.export``, traces the network."""
+    is_exporting = getattr(torch.compiler, 'is_exporting', None)  # since torch 2.7
+    return bool(is_exporting and torch.compiler.is_dynamo_compiling() and not is_exporting())
 
 
 def is_traced(*inputs: Any) -> bool:

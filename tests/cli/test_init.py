@@ -13,7 +13,6 @@ from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.shapes import CLASSES
-from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.engine.config import load_config
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
@@ -217,6 +216,8 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
 
 
 def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, capsys):
+    from xcit_mm.deploy.metadata import Options, describe
+
     write_values(tmp_path / 'data', [0, 1, 2])
     values = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 4
     values[0, 0] = 4080

@@ -54,8 +54,8 @@ if format_code is not None:
 # How long the end of a data loader waits for each of its processes, which it then ends itself.
 data_utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
-# What older versions of torch lack: export, FSDP2, an allow-list of torch.load, and parts of torch
-# that only tests use. Files and tests, by parts of their names.
+# What older versions of torch lack: export, FSDP2, compilation as one graph, an allow-list of
+# torch.load, and parts of torch that only tests use. Files and tests, by parts of their names.
 NEEDS_TORCH_2_6 = (
     *('tests/deploy/', 'tests/engine/test_sharding.py', 'tests/test_other_device.py'),
     'tests/models/fast/test_class_attention.py',
@@ -65,6 +65,9 @@ NEEDS_TORCH_2_6 = (
     'test_stand_ins_build_numbers_and_histories_and_nothing_else',
     'test_torchs_allow_list_is_left_alone_where_it_is_not_needed',
     'test_segmentation_alone_imports_every_command_but_the_demo',
+    *('test_everything_is_read_as_by_torch', 'test_histories_and_numbers_of_either_numpy_are_read'),
+    'test_import_replaces_nothing_and_other_peoples_files_stay_readable',
+    *('test_compiled_equals_eager', 'test_exported_equals_eager'),
     'test_12_bit_images_are_scaled_alike_in_training_and_inference',
 )
 

@@ -16,7 +16,7 @@ from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.engine.config import load_config
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_runtime import read_image
 from xcit_mm_runtime.coco import read_coco
 

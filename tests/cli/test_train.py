@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_cli import parse_args, train
 
 from ..tiny import HEADS, ROOT, call, write_config

@@ -14,7 +14,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.runner import find_latest_checkpoint
 
 from tests.engine.small_runs import batches, build
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import read_checkpoint
 
 CALLS = ('open', 'write', 'flush', 'fsync', 'replace', 'rename', 'unlink', 'remove')
 FILES = ('checkpoint', 'xcit_mm_runtime/files', 'local_backend', 'pathlib')

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
 from tests.tiny import ROOT, merged
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_runtime.files import UNFINISHED
 
 # An iteration takes a few hundredths of a second and is followed by a checkpoint. Flips, crops,

@@ -5,7 +5,7 @@ import torch
 
 from xcit_mm.engine import IncompleteWeightsError, LoadWatch
 from xcit_mm.models import XCiT, XCiTClassifier
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import read_checkpoint
 
 from ..tiny import call, write_config
 from ..weights.test_formats import to_released

@@ -19,8 +19,7 @@ from tests.weights.test_formats import to_released
 from xcit_mm.demo.page import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import ImageClassifier, ValidateFirstHook
-from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import WeightsError, inflate, read_checkpoint, read_weights, recognize, unwrap
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
 DINO = """

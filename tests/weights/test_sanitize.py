@@ -8,8 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import load_checkpoint
 
-from xcit_mm.weights import CheckpointError, read_weights
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.weights import CheckpointError, read_checkpoint, read_weights
 
 from .tiny_run import train
 

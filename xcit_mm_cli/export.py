@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .options import CHECKPOINT_HELP, add_allow_partial, add_cfg_options, add_config, add_flag
-
-if TYPE_CHECKING:
-    pass
 
 SUFFIXES = {'onnx': '.onnx', 'torch': '.pt2'}
 # ONNX Runtime 1.31 has no RoIAlign of version 22.
@@ -123,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     from xcit_mm.deploy.export import export, report_path
     from xcit_mm.deploy.metadata import Options
     from xcit_mm.deploy.support import check_packages, check_supported
-    from xcit_mm.engine.config import dense_task_of, explaining_config, load_config
+    from xcit_mm.engine.config import dense_scope_of, explaining_config, load_config
     from xcit_mm.errors import UserError
     from xcit_mm.inference.predictors import build_model, load_weights
 
@@ -131,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_packages(args.format)
     cfg = load_config(args.config, args.cfg_options)
-    task = dense_task_of(cfg, 'export')
-    if args.labels and (args.backbone or task != 'mmseg'):
+    scope = dense_scope_of(cfg, 'export')
+    if args.labels and (args.backbone or scope != 'mmseg'):
         raise UserError('--labels is for whole segmentors: nothing else gives labels of pixels.')
     check_checkpoint(args.checkpoint)
     name = config_name(args.config)

@@ -8,8 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import load_checkpoint
 
-from xcit_mm.weights import CheckpointError
-from xcit_mm.weights.sources import load_from_file
+from xcit_mm.weights import CheckpointError, read_checkpoint, read_weights
 
 from .tiny_run import train
 
@@ -23,7 +22,7 @@ def checkpoint(tmp_path):
 
 
 def change(path, **runtime):
-    content = torch.load(path, weights_only=True)
+    content = read_checkpoint(path)
     content['message_hub']['runtime_info'].update(runtime)
     torch.save(content, path)
     return content
@@ -41,7 +40,7 @@ def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
     runner = train(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
     assert runner.iter == 4 and not witness.exists()
     # The resumed run saves its own config, as usual.
-    saved = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=True)
+    saved = read_checkpoint(tmp_path / 'work' / 'epoch_2.pth')
     assert saved['message_hub']['runtime_info']['cfg'] != text
 
 
@@ -96,7 +95,7 @@ BAD_PARTS = {
 def test_parts_of_the_wrong_type_are_refused(part, tmp_path):
     torch.save(BAD_PARTS[part], tmp_path / 'x.pth')
     with pytest.raises(CheckpointError, match=rf'x\.pth: .*{part}'):
-        load_from_file(str(tmp_path / 'x.pth'))
+        read_weights(str(tmp_path / 'x.pth'))
 
 
 class Shadowed:

@@ -31,7 +31,7 @@ IMAGENET_LAYOUT = """\
 data/imagenet/
   train/  n01440764/n01440764_10026.JPEG ...
   val/    n01440764/ILSVRC2012_val_00000293.JPEG ..."""
-# task -> where the dataset of our configs comes from, and its layout
+# scope -> where the dataset of our configs comes from, and its layout
 PUBLIC = {
     'mmdet': ('COCO 2017 from https://cocodataset.org/#download', COCO_LAYOUT),
     'mmseg': (
@@ -55,19 +55,19 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
     used = [(name, dataset) for name in loaders for dataset in innermost_datasets(cfg.get(name))]
     shapes = cfg.get('shapes') or {}
     paths = [path for _, dataset in used for path in _needed_paths(dataset).values()]
-    if draw and shapes and paths and all(_lies_in(path, shapes['root']) for path in paths):
+    if draw and shapes and paths and all(_is_inside(path, shapes['root']) for path in paths):
         ensure_shapes(**shapes)
     for loader, dataset in used:
-        _check_names((dataset.get('metainfo') or {}).get('classes'), loader)
+        _check_class_names((dataset.get('metainfo') or {}).get('classes'), loader)
         for what, path in _needed_paths(dataset).items():
             if path.exists():
                 continue
-            if shapes and _lies_in(path, shapes['root']):
+            if shapes and _is_inside(path, shapes['root']):
                 hint = _how_to_draw(shapes)
             elif _is_public(cfg.default_scope, dataset):
                 hint = _how_to_get(cfg.default_scope)
             else:
-                hint = _what_is_there(loader, what, path)
+                hint = _suggest_path(loader, what, path)
             raise UserError(
                 f'The dataset is missing: {path.absolute()} does not exist ({what} of {loader} in '
                 f'the config). {hint}'
@@ -76,7 +76,7 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
         _check_evaluator(cfg, loader)
 
 
-def _check_names(classes: Any, loader: str) -> None:
+def _check_class_names(classes: Any, loader: str) -> None:
     """Raise if the classes are one string, which would be read letter by letter."""
     # mmengine reads the names from a file if there is one.
     if isinstance(classes, str) and '://' not in classes and not Path(classes).is_file():
@@ -118,7 +118,7 @@ def _parts(dataset: dict) -> dict[str, str]:
     return {'ann_file': dataset.get('ann_file') or '', **named}
 
 
-def _lies_in(path: Path, root: str) -> bool:
+def _is_inside(path: Path, root: str) -> bool:
     return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
 
 
@@ -130,9 +130,9 @@ def _how_to_draw(shapes: dict) -> str:
     )
 
 
-def _is_public(task: str, dataset: dict) -> bool:
+def _is_public(scope: str, dataset: dict) -> bool:
     """Return whether a dataset is COCO or ADE20k as in our configs, not the user's own data."""
-    root, *layout = PUBLIC[task][1].splitlines()
+    root, *layout = PUBLIC[scope][1].splitlines()
     return (
         Path(dataset.get('data_root') or '') == Path(root)
         and not dataset.get('metainfo')
@@ -140,8 +140,8 @@ def _is_public(task: str, dataset: dict) -> bool:
     )
 
 
-def _how_to_get(task: str) -> str:
-    origin, layout = PUBLIC[task]
+def _how_to_get(scope: str) -> str:
+    origin, layout = PUBLIC[scope]
     return (
         f'Get {origin}, and lay it out, or link to it, like this:\n\n'
         f'{textwrap.indent(layout, "  ")}\n\n'
@@ -150,7 +150,7 @@ def _how_to_get(task: str) -> str:
     )
 
 
-def _what_is_there(loader: str, what: str, path: Path) -> str:
+def _suggest_path(loader: str, what: str, path: Path) -> str:
     path = Path(os.path.abspath(path))
     parent = next(folder for folder in path.parents if folder.is_dir())
     names = sorted(f'{entry.name}/' if entry.is_dir() else entry.name for entry in parent.iterdir())

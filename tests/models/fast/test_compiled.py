@@ -129,14 +129,19 @@ def test_the_cheaper_form_is_chosen_outside_of_the_graph(monkeypatch):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('compile_it', [torch.compile, lambda m: m.compile() or m], ids=['f', 'm'])
-@pytest.mark.parametrize('build', [tiny.backbone, tiny.classifier])
-@pytest.mark.parametrize('grad', [False, True])
+@pytest.mark.parametrize(
+    'grad, build, compile_it',
+    [
+        (False, tiny.backbone, torch.compile),
+        (True, tiny.backbone, lambda model: model.compile() or model),
+        (False, tiny.classifier, torch.compile),
+    ],
+)
 def test_a_user_compiles_the_network(grad, build, compile_it):
     model = build('2 layers').train(grad)
     plain = build('2 layers', fast=False).train(grad)
     compiled_model = compile_it(model)
-    for batch, *size in SIZES:
+    for batch, *size in SIZES[:2]:
         images = torch.randn(batch, 3, *size)
         with torch.set_grad_enabled(grad):
             actual, expected = compiled_model(images), plain(images)
@@ -175,13 +180,11 @@ def test_a_changed_module_runs_as_it_is(by_user):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('with_cp', [False, True])
-def test_batch_norm_that_synchronizes_runs_between_graphs(with_cp, monkeypatch):
+def test_batch_norm_that_synchronizes_is_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, 'synchronizes', lambda norm: True)
-    model, plain = (m.train() for m in pair(with_cp=with_cp, attention='token'))
-    for batch, *size in SIZES:
-        assert_equal_to_plain(model, plain, torch.randn(batch, 3, *size), True)
-    assert num_graphs() == (0 if with_cp else 2)
+    model, plain = (m.train() for m in pair(attention='token'))
+    assert_equal_to_plain(model, plain, torch.randn(2, 3, 64, 48), True)
+    assert num_graphs() == 0
 
 
 def test_an_old_torch_and_slow_modules_say_what_is_needed(monkeypatch):

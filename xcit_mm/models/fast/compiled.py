@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from ..layers import LPI, XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
 from .precision import autocast_dtype
-from .residual import add_branch, path_scale
+from .residual import add_branch, path_scales
 from .xca import choose_form, covariance_xca, scaled_xca
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def _compiled_layer() -> Callable[..., Tensor]:
 class _CompiledLayers(Execution):
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
-        if trunk.with_cp and synchronizes(layer.lpi.norm):
-            return super().run_layer(index, x, grid)  # a recomputed graph must be whole
+        if synchronizes(layer.lpi.norm):
+            return super().run_layer(index, x, grid)  # a graph cannot wait for other processes
         # The choice and the draws are made here, so that the graph contains neither.
         form = choose_form(trunk.attention, layer.xca, x)
-        scales = [path_scale(layer, x) for _ in range(3)]
+        scales = path_scales(layer, x)
         recompute = (trunk.with_cp, trunk.recompute_ffn or trunk.with_cp)
         return _compiled_layer()(layer, x, *grid, form, scales, recompute)
 
@@ -98,24 +98,25 @@ def run_layer(
     def attend(x: Tensor) -> Tensor:
         tokens = layer.norm1(x)
         if form == 'token':
-            return scaled_xca(tokens, layer.xca, layer.gamma1, form)
+            return scaled_xca(tokens, layer.xca, None, form)
         # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
         origin = layer.norm1(x[:, :1]).detach()
-        return covariance_xca(tokens, layer.xca, layer.gamma1, origin)
+        return covariance_xca(tokens, layer.xca, None, origin)
 
     def interact(x: Tensor) -> Tensor:
-        return layer.gamma3 * interact_locally(layer.norm3(x), layer.lpi, height, width)
+        return interact_locally(layer.norm3(x), layer.lpi, height, width)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return layer.gamma2 * layer.ffn(layer.norm2(x))
+        return layer.ffn(layer.norm2(x))
 
     mixing, last = recompute
-    for branch, again, scale in zip(
-        (attend, interact, feed_forward), (mixing, mixing, last), scales, strict=True
+    gammas = (layer.gamma1, layer.gamma3, layer.gamma2)
+    for branch, again, gamma, scale in zip(
+        (attend, interact, feed_forward), (mixing, mixing, last), gammas, scales, strict=True
     ):
         # Inside a graph, recomputation leaves the running statistics of BatchNorm alone.
         added = checkpoint(branch, x, use_reentrant=False) if again else branch(x)
-        x = add_branch(x, added, scale)
+        x = add_branch(x, added, gamma, scale)
     return x
 
 
@@ -124,8 +125,7 @@ def interact_locally(tokens: Tensor, lpi: LPI, height: int, width: int) -> Tenso
     hidden = F.gelu(_convolve(tokens, lpi.conv1, height, width))
     # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
     pixels = hidden.view(-1, hidden.shape[2], 1, 1)
-    normed = _outside_graph(lpi.norm, pixels) if synchronizes(lpi.norm) else lpi.norm(pixels)
-    return _convolve(normed.view_as(hidden), lpi.conv2, height, width)
+    return _convolve(lpi.norm(pixels).view_as(hidden), lpi.conv2, height, width)
 
 
 def synchronizes(norm: nn.Module) -> bool:
@@ -133,11 +133,6 @@ def synchronizes(norm: nn.Module) -> bool:
     if not (isinstance(norm, nn.SyncBatchNorm) and norm.training):
         return False
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-@torch.compiler.disable
-def _outside_graph(norm: nn.Module, x: Tensor) -> Tensor:
-    return norm(x)
 
 
 def _convolve(tokens: Tensor, conv: nn.Conv2d, height: int, width: int) -> Tensor:

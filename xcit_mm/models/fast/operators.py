@@ -106,6 +106,11 @@ def layer_norm_backward(
     )
 
 
+def is_compiling() -> bool:
+    """Return whether ``torch.compile`` or ``torch.export`` records."""
+    return bool(_is_compiling and _is_compiling())
+
+
 def check_compiler() -> None:
     """Raise an error if this version of torch cannot compile the layers."""
     if digit_version(torch.__version__) < digit_version(MIN_TORCH_TO_COMPILE):
@@ -132,7 +137,7 @@ def is_traced(*inputs: Any) -> bool:
         *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
-        (_is_compiling and _is_compiling())
+        is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or any(isinstance(value, Proxy) for value in inputs)
         or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)
@@ -180,8 +185,9 @@ def tree(module: nn.Module) -> list[nn.Module]:
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
-    torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
-    that are None. This is called for every module in every forward pass, so it must be quick.
+    torch has no public test for hooks and ``module.compile()``, and its public ``named_parameters``
+    leaves out parameters that are None. This is called for every module in every forward pass, so
+    it must be quick.
 
     Args:
         module (nn.Module): The module.
@@ -194,6 +200,7 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
         or own['_backward_hooks']
         or own['_backward_pre_hooks']
         or 'forward' in own
+        or own.get('_compiled_call_impl') is not None  # by module.compile(), since torch 2.2
     )
     # BatchNorm comes in several classes: one process or many, one dimension or two.
     kind = 'BatchNorm' if is_batch_norm(module) else type(module)

@@ -81,7 +81,9 @@ def assert_equal_to_plain(model, plain, images, grad, autocast=None):
         assert relative_error(a, b) < tolerance
 
 
-@pytest.mark.parametrize('grad', [False, True], ids=['inference', 'training'])
+@pytest.mark.parametrize(
+    'grad', [pytest.param(False, marks=pytest.mark.long), True], ids=['inference', 'training']
+)
 def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
     model, plain = (m.train(grad) for m in pair(attention='covariance', drop_path_rate=0.3 * grad))
     for batch, *size in SIZES:
@@ -92,14 +94,14 @@ def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('autocast', [None, torch.bfloat16])
 @pytest.mark.parametrize(
-    'options',
+    'options, autocast',
     [
-        dict(attention='token'),
-        dict(with_cp=True),
-        dict(recompute_ffn=True, qkv_bias=False),
-        dict(norm_eval=True, frozen_stages=2),
+        (dict(attention='token'), torch.bfloat16),
+        (dict(with_cp=True), None),
+        (dict(with_cp=True), torch.bfloat16),
+        (dict(recompute_ffn=True, qkv_bias=False), None),
+        (dict(norm_eval=True, frozen_stages=2), None),
     ],
     ids=str,
 )

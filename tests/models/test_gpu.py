@@ -146,6 +146,22 @@ def test_a_step_under_autocast_is_near_that_in_float32(attention):
 
 
 @pytest.mark.cuda
+@FORMS
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_compiled_training_under_autocast_at_changing_sizes(with_cp, attention):
+    options = dict(attention=attention, with_cp=with_cp)
+    model = backbone(compile=True, **options).cuda().train()
+    eager = backbone(**options).cuda().train()
+    for batch, *size in ((2, 256, 320), (3, 200, 180), (1, 224, 256), (1, 300, 200), (4, 96, 400)):
+        images = torch.randn(batch, 3, *size, device='cuda')
+        for each in (model, eager):
+            each.zero_grad()
+        for a, b in zip(step(model, images, True), step(eager, images, True), strict=True):
+            assert torch.isfinite(a).all()
+            assert relative_error(a, b) < 0.1 or b.norm() < 1e-4
+
+
+@pytest.mark.cuda
 def test_a_step_takes_less_memory_than_timm():
     from dev.benchmark.candidates import build_backbone, build_step
 

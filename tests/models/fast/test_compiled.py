@@ -81,7 +81,9 @@ def assert_equal_to_plain(model, plain, images, grad, autocast=None):
         assert relative_error(a, b) < tolerance
 
 
-@pytest.mark.parametrize('grad', [False, True], ids=['inference', 'training'])
+@pytest.mark.parametrize(
+    'grad', [pytest.param(False, marks=pytest.mark.long), True], ids=['inference', 'training']
+)
 def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
     model, plain = (m.train(grad) for m in pair(attention='covariance', drop_path_rate=0.3 * grad))
     for batch, *size in SIZES:
@@ -92,14 +94,14 @@ def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('autocast', [None, torch.bfloat16])
 @pytest.mark.parametrize(
-    'options',
+    'options, autocast',
     [
-        dict(attention='token'),
-        dict(with_cp=True),
-        dict(recompute_ffn=True, qkv_bias=False),
-        dict(norm_eval=True, frozen_stages=2),
+        (dict(attention='token'), torch.bfloat16),
+        (dict(with_cp=True), None),
+        (dict(with_cp=True), torch.bfloat16),
+        (dict(recompute_ffn=True, qkv_bias=False), None),
+        (dict(norm_eval=True, frozen_stages=2), None),
     ],
     ids=str,
 )
@@ -109,8 +111,9 @@ def test_training_options(options, autocast):
     for batch, *size in [*SIZES, (1, 64, 80), (1, 70, 90)]:
         images = torch.randn(batch, 3, *size)
         assert_equal_to_plain(model, plain, images, True, autocast)
-    frozen = 2 if 'frozen_stages' in options else 1  # frozen layers have graphs of their own
-    assert num_graphs() <= MAX_GRAPHS * frozen
+    # Frozen layers, the first trained one and the others have graphs of their own.
+    kinds = 3 if 'frozen_stages' in options else 1
+    assert num_graphs() <= MAX_GRAPHS * kinds
 
 
 @pytest.mark.usefixtures('quick')
@@ -128,14 +131,19 @@ def test_the_cheaper_form_is_chosen_outside_of_the_graph(monkeypatch):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('compile_it', [torch.compile, lambda m: m.compile() or m], ids=['f', 'm'])
-@pytest.mark.parametrize('build', [tiny.backbone, tiny.classifier])
-@pytest.mark.parametrize('grad', [False, True])
+@pytest.mark.parametrize(
+    'grad, build, compile_it',
+    [
+        (False, tiny.backbone, torch.compile),
+        (True, tiny.backbone, lambda model: model.compile() or model),
+        (False, tiny.classifier, torch.compile),
+    ],
+)
 def test_a_user_compiles_the_network(grad, build, compile_it):
     model = build('2 layers').train(grad)
     plain = build('2 layers', fast=False).train(grad)
     compiled_model = compile_it(model)
-    for batch, *size in SIZES:
+    for batch, *size in SIZES[:2]:
         images = torch.randn(batch, 3, *size)
         with torch.set_grad_enabled(grad):
             actual, expected = compiled_model(images), plain(images)
@@ -174,13 +182,11 @@ def test_a_changed_module_runs_as_it_is(by_user):
 
 
 @pytest.mark.usefixtures('quick')
-@pytest.mark.parametrize('with_cp', [False, True])
-def test_batch_norm_that_synchronizes_runs_between_graphs(with_cp, monkeypatch):
+def test_batch_norm_that_synchronizes_is_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, 'synchronizes', lambda norm: True)
-    model, plain = (m.train() for m in pair(with_cp=with_cp, attention='token'))
-    for batch, *size in SIZES:
-        assert_equal_to_plain(model, plain, torch.randn(batch, 3, *size), True)
-    assert num_graphs() == (0 if with_cp else 2)
+    model, plain = (m.train() for m in pair(attention='token'))
+    assert_equal_to_plain(model, plain, torch.randn(2, 3, 64, 48), True)
+    assert num_graphs() == 0
 
 
 def test_an_old_torch_and_slow_modules_say_what_is_needed(monkeypatch):

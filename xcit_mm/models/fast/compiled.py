@@ -24,7 +24,7 @@ from ..layers import LPI, XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
 from .precision import autocast_dtype
 from .residual import add_branch, path_scales
-from .xca import choose_form, scaled_xca
+from .xca import choose_form, covariance_xca, scaled_xca
 
 if TYPE_CHECKING:
     from ..trunk import XCiTTrunk
@@ -59,8 +59,8 @@ def _compiled_layer() -> Callable[..., Tensor]:
 class _CompiledLayers(Execution):
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
-        if trunk.with_cp and synchronizes(layer.lpi.norm):
-            return super().run_layer(index, x, grid)  # a recomputed graph must be whole
+        if synchronizes(layer.lpi.norm):
+            return super().run_layer(index, x, grid)  # a graph cannot wait for other processes
         # The choice and the draws are made here, so that the graph contains neither.
         form = choose_form(trunk.attention, layer.xca, x)
         scales = path_scales(layer, x)
@@ -100,7 +100,12 @@ def run_layer(
     """
 
     def attend(x: Tensor) -> Tensor:
-        return scaled_xca(layer.norm1(x), layer.xca, None, form)
+        tokens = layer.norm1(x)
+        if form == 'token':
+            return scaled_xca(tokens, layer.xca, None, form)
+        # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
+        origin = layer.norm1(x[:, :1]).detach()
+        return covariance_xca(tokens, layer.xca, None, origin)
 
     def interact(x: Tensor) -> Tensor:
         return interact_locally(layer.norm3(x), layer.lpi, height, width)
@@ -124,8 +129,7 @@ def interact_locally(tokens: Tensor, lpi: LPI, height: int, width: int) -> Tenso
     hidden = F.gelu(_convolve(tokens, lpi.conv1, height, width))
     # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
     pixels = hidden.view(-1, hidden.shape[2], 1, 1)
-    normed = _outside_graph(lpi.norm, pixels) if synchronizes(lpi.norm) else lpi.norm(pixels)
-    return _convolve(normed.view_as(hidden), lpi.conv2, height, width)
+    return _convolve(lpi.norm(pixels).view_as(hidden), lpi.conv2, height, width)
 
 
 def synchronizes(norm: nn.Module) -> bool:
@@ -133,11 +137,6 @@ def synchronizes(norm: nn.Module) -> bool:
     if not (isinstance(norm, nn.SyncBatchNorm) and norm.training):
         return False
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-@torch.compiler.disable
-def _outside_graph(norm: nn.Module, x: Tensor) -> Tensor:
-    return norm(x)
 
 
 def _convolve(tokens: Tensor, conv: nn.Conv2d, height: int, width: int) -> Tensor:

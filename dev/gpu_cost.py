@@ -1,0 +1,420 @@
+"""``python -m dev.gpu_cost``: what a GPU would have to do, counted without one.
+
+Each network runs on fake tensors of a GPU. Eager kernels are torch's operators: their bytes are
+those of all inputs and outputs, their operations those of torch's flop counter. Compiled kernels
+are those of Inductor after fusion, with the bytes that Inductor says they access.
+"""
+
+import argparse
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from xcit_mm.models import XCiT
+from xcit_mm.models.fast import compiled, fingerprint
+from xcit_mm.models.layers import XCiTLayer
+from xcit_mm_cli.common import explain_errors
+from xcit_mm_runtime.errors import UserError
+
+from .benchmark.candidates import build_backbone
+from .pages import write_page
+
+PAGE = Path(__file__).parents[1] / 'docs' / 'studies' / 'gpu_cost.md'
+LAUNCH = 5e-6  # seconds; a kernel takes at least that long
+
+
+class GPU(NamedTuple):
+    """Published figures: bytes per second, and operations per second by number of bytes."""
+
+    bandwidth: float
+    half: float
+    single: float
+
+    def seconds(self, kernel: 'Kernel') -> float:
+        rate = self.half if kernel.is_half else self.single
+        return max(kernel.bytes / self.bandwidth, kernel.flops / rate, LAUNCH)
+
+
+# Dense products on tensor cores in half precision; float32 without TF32.
+GPUS = {
+    'A100': GPU(1.555e12, 312e12, 19.5e12),
+    'H100': GPU(3.35e12, 989e12, 67e12),
+    'RTX 4090': GPU(1.008e12, 165e12, 82.6e12),
+}
+
+
+class Kernel(NamedTuple):
+    """A launch, the bytes that it moves and its multiplications and additions in products."""
+
+    bytes: float
+    flops: float
+    is_half: bool
+
+
+class Case(NamedTuple):
+    """A row of the table."""
+
+    patch_size: int
+    batch: int
+    size: tuple[int, int]
+    amp: bool
+    training: bool
+
+    def __str__(self) -> str:
+        height, width = self.size
+        work = 'training step' if self.training else 'forward'
+        precision = 'AMP' if self.amp else 'float32'
+        return f'S12/{self.patch_size}, {self.batch} x {height}x{width}, {precision}, {work}'
+
+
+CASES = [
+    Case(patch_size, batch, size, amp, training)
+    for patch_size, batch, size in (
+        (16, 1, (224, 224)),
+        (16, 64, (224, 224)),
+        (16, 2, (800, 1344)),
+        (8, 2, (800, 1344)),
+    )
+    for amp, training in ((True, False), (False, False), (False, True))
+]
+COLUMNS = ('timm eager', 'timm compiled', 'ours eager', 'ours compiled')
+
+
+class Counter(TorchDispatchMode):
+    """Records the kernels of eager operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[Kernel] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        kernel = operator_kernel(func, args, kwargs or {}, out)
+        if kernel is not None:
+            self.kernels.append(kernel)
+        return out
+
+
+def operator_kernel(func: Any, args: tuple, kwargs: dict, out: Any) -> Kernel | None:
+    """Return the kernel of an operator; None if it is a view, or allocates only."""
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+    packet = getattr(func, 'overloadpacket', func)
+    if func.is_view or packet.__name__ in ALLOCATIONS or not results:
+        return None
+    flops = 0
+    if packet in flop_registry:
+        flops = flop_registry[packet](*args, **kwargs, out_val=out)
+    elif packet.__name__ in IN_PLACE_PRODUCTS:
+        left, right = args[1], args[2]
+        flops = 2 * left.numel() * right.shape[-1]
+    factors = [t for t in tensors if t.ndim >= 2 and t.is_floating_point()]
+    is_half = bool(factors) and all(t.element_size() == 2 for t in factors[-2:])
+    moved = sum(t.numel() * t.element_size() for t in (*tensors, *results))
+    return Kernel(moved, flops, is_half)
+
+
+ALLOCATIONS = (
+    *('empty', 'empty_like', 'empty_strided', 'new_empty', 'new_empty_strided', 'lift_fresh'),
+    *('detach', 'view', '_unsafe_view', '_reshape_alias', 'unbind', 'split'),
+)
+IN_PLACE_PRODUCTS = ('addmm_', 'baddbmm_')
+
+
+# Inductor, for a GPU that is not there
+
+
+@contextmanager
+def pretended_gpu() -> Iterator[None]:
+    """Let Inductor schedule kernels for an A100; nothing is compiled or run."""
+    from torch._dynamo.device_interface import get_interface_for_device
+    from torch._inductor import scheduler
+
+    properties = SimpleNamespace(
+        type='cuda', index=0, name='A100', cc=80, major=8, minor=0, gcnArchName='',
+        multi_processor_count=108, regs_per_multiprocessor=65536, warp_size=32,
+        max_threads_per_multi_processor=2048, max_threads_per_block=1024, total_memory=40 << 30,
+        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=163 << 10, shared_memory_per_multiprocessor=164 << 10,
+    )  # fmt: skip
+    interface = get_interface_for_device('cuda')
+    with ExitStack() as stack:
+        for where, name, value in (
+            (torch.cuda, 'is_available', True),
+            (torch.cuda, 'current_device', 0),
+            (torch.cuda, 'get_device_properties', properties),
+            (torch.cuda, 'get_device_capability', (8, 0)),
+            (torch.cuda, 'get_rng_state', torch.zeros(16, dtype=torch.uint8, device='cpu')),
+            (torch.cuda, 'set_rng_state', None),
+            (interface, 'current_device', 0),
+            (interface, 'get_device_properties', properties),
+            (interface, 'get_compute_capability', 80),
+            (scheduler, 'has_triton', True),
+        ):
+            answer = functools.partial(_answer, value)
+            stack.enter_context(mock.patch.object(where, name, answer))
+        yield
+
+
+def _answer(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+def scheduled_kernels(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Kernel]:
+    """Return the kernels that Inductor makes of a graph, after fusion."""
+    from torch._guards import detect_fake_mode
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    with V.set_fake_mode(detect_fake_mode(inputs)), V.set_debug_handler(DebugContext()):
+        view_to_reshape(graph_module)
+        post_grad_passes(graph_module, is_inference=False)
+        graph = GraphLowering(graph_module, shape_env=None)
+        with V.set_graph_handler(graph):
+            graph.run(*inputs)
+            graph._update_scheduler()
+            return [
+                Kernel(node.get_read_write_buffers_sizes(), node.estimate_flops() or 0, half(node))
+                for node in graph.scheduler.nodes
+                if type(node).__name__ != 'NopKernelSchedulerNode'
+            ]
+
+
+def half(node: Any) -> bool:
+    """Return whether a kernel's factors are in half precision, as far as it is a product."""
+    inputs = getattr(node.node, 'inputs', None) or ()
+    dtypes = [dtype for each in inputs if (dtype := each.maybe_get_dtype()) is not None]
+    return bool(dtypes) and all(dtype.itemsize == 2 for dtype in dtypes[-2:])
+
+
+class InductorCounter(Counter):
+    """Records the kernels of eager operators, and those of functions that Inductor compiles."""
+
+    is_inside = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if self.is_inside:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def compile(self, module: nn.Module) -> Callable[..., Any]:
+        """Return a function of parameters, buffers and inputs of a module, compiled by Inductor."""
+        from torch._functorch.aot_autograd import aot_function
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+        from torch._inductor.decomposition import select_decomp_table
+
+        def run(tensors: Mapping[str, Tensor], *inputs: Any) -> Any:
+            return torch.func.functional_call(module, dict(tensors), inputs)
+
+        compiled_run = aot_function(
+            run,
+            fw_compiler=cast(Any, self._count),
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=select_decomp_table(),
+        )
+
+        def outside(*args: Any) -> Any:
+            was_inside, self.is_inside = self.is_inside, True
+            try:
+                return compiled_run(*args)
+            finally:
+                self.is_inside = was_inside
+
+        return outside
+
+    def _count(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+
+        kernels = scheduled_kernels(copy.deepcopy(graph_module), inputs)
+
+        def run(*args: Any) -> Any:
+            self.kernels += kernels
+            was_inside, self.is_inside = self.is_inside, True
+            try:
+                return graph_module(*args)
+            finally:
+                self.is_inside = was_inside
+
+        return make_boxed_func(run)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class Layer(nn.Module):
+    """A layer with the arguments that are not tensors."""
+
+    def __init__(self, layer: XCiTLayer, *settings: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self.settings = settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width, form, recompute = self.settings
+        return compiled.run_layer(self.layer, x, height, width, form, [None] * 3, recompute)
+
+
+def compiled_layers(counter: InductorCounter) -> Callable[..., Tensor]:
+    """Return what stands in for the compiled layer: counted once, run for each layer."""
+    known: dict[tuple, Callable[..., Any]] = {}
+
+    def run(
+        layer: Any, x: Tensor, height: int, width: int, form: str, _: Any, again: Any
+    ) -> Tensor:
+        wrapped, key = Layer(layer, height, width, form, again), (form, x.requires_grad)
+        if key not in known:
+            known[key] = counter.compile(wrapped)
+        return known[key](tensors_of(wrapped), x)
+
+    return run
+
+
+# The table
+
+
+def count(column: str, case: Case) -> list[Kernel]:
+    """Return the kernels of a forward pass or of a training step, without the optimizer."""
+    name = column.split()[0]
+    counter = InductorCounter()
+    # torch's autograd engine needs a driver for tensors of a GPU, even fake ones, but none for
+    # the device meta. That device has no autocast and no Inductor.
+    mode, device = (nullcontext(), 'meta') if case.training else (FakeTensorMode(), 'cuda')
+    with mode, ExitStack() as stack:
+        with torch.device(device):
+            options = dict(compile=True) if column == 'ours compiled' else {}
+            model = build_backbone(name, 's12', case.patch_size, **options).train(case.training)
+            images = torch.empty(case.batch, 3, *case.size)
+        if isinstance(model, XCiT):
+            model.as_built = fingerprint(model)
+        run: Callable[[Tensor], Any] = model
+        if column == 'ours compiled':
+            layer = compiled_layers(counter)
+            stack.enter_context(mock.patch.object(compiled, '_compiled_layer', lambda: layer))
+        elif column == 'timm compiled':
+            run = functools.partial(counter.compile(model), tensors_of(model))
+        if not case.training:
+            stack.enter_context(pretended_gpu())
+        stack.enter_context(torch.set_grad_enabled(case.training))
+        stack.enter_context(counter)
+        with torch.autocast('cuda', torch.float16) if case.amp else nullcontext():
+            levels = run(images)
+        if case.training:
+            torch.autograd.backward(levels, [torch.ones_like(level) for level in levels])
+    return counter.kernels
+
+
+def cell(kernels: Sequence[Kernel]) -> str:
+    """Return kernels, gigabytes and teraflops as text."""
+    moved, flops = sum(k.bytes for k in kernels) / 1e9, sum(k.flops for k in kernels) / 1e12
+    return f'{len(kernels):,} / {moved:.1f} / {flops:.2f}'
+
+
+def tables(counted: Mapping[Case, Mapping[str, Sequence[Kernel]]]) -> str:
+    """Return the two tables: what is counted, and the rooflines that follow."""
+    lines = ['| | ' + ' | '.join(COLUMNS) + ' |', '|---' * (len(COLUMNS) + 1) + '|']
+    for case, row in counted.items():
+        cells = [cell(row[column]) if column in row else '-' for column in COLUMNS]
+        lines.append(f'| {case} | ' + ' | '.join(cells) + ' |')
+    lines += ['', '| | ' + ' | '.join(f'{gpu}: ms, speedups' for gpu in GPUS) + ' |']
+    lines.append('|---' * (len(GPUS) + 1) + '|')
+    for case, row in counted.items():
+        cells = []
+        for gpu in GPUS.values():
+            times = {name: sum(map(gpu.seconds, kernels)) for name, kernels in row.items()}
+            base = times['timm eager']
+            others = [
+                f'{base / times[name]:.2f}x' if name in times else '-' for name in COLUMNS[1:]
+            ]
+            cells.append(f'{1e3 * base:.1f}, ' + ' / '.join(others))
+        lines.append(f'| {case} | ' + ' | '.join(cells) + ' |')
+    return '\n'.join(lines)
+
+
+def page(counted: Mapping[Case, Mapping[str, Sequence[Kernel]]]) -> str:
+    """Return the page of the docs."""
+    rates = '\n'.join(
+        f'| {name} | {gpu.bandwidth / 1e12:.2f} TB/s | {gpu.half / 1e12:.0f} | '
+        f'{gpu.single / 1e12:.1f} |'
+        for name, gpu in GPUS.items()
+    )
+    return f"""# Cost on a GPU, counted
+
+These are counts, not measurements: no GPU was there. `python -m dev.gpu_cost` prints them, in an
+environment whose PyTorch was built for CUDA (here {torch.__version__}); it needs no GPU.
+
+Each network is the backbone without a pyramid. Eager kernels are PyTorch's operators on fake
+tensors: the bytes of a kernel are those of its inputs and outputs, its operations those of its
+products. Compiled kernels are Inductor's after fusion, scheduled for an A100 and the given image
+size, with the bytes that Inductor says they access. It counts a small slice of a tensor as the
+whole tensor. Ours is compiled layer by layer, stem and pyramid are not; timm's is compiled as a
+whole for one image size, and fails at the next one.
+
+A training step is forward and backward without the optimizer. It has eager columns in float32
+only: PyTorch's autograd asks the driver about every GPU, so it was counted on the device `meta`,
+which has neither autocast nor Inductor.
+
+Kernels / GB moved / Tflop in products:
+
+{tables(counted)}
+
+The second table has the time of timm eager by a roofline, and how many times as fast timm
+compiled / ours eager / ours compiled are by it. A kernel takes the longest of bytes / bandwidth,
+operations / rate, and {LAUNCH * 1e6:.0f} µs for its launch. The figures of the vendor:
+
+| | memory | half precision, Tflop/s | float32, Tflop/s |
+|---|---|---|---|
+{rates}
+"""
+
+
+def run(args: argparse.Namespace) -> int:
+    if torch.version.cuda is None:
+        raise UserError(
+            f'PyTorch {torch.__version__} was built without CUDA. Run this in an environment with '
+            'a build for CUDA, such as "pip install torch" gives on Linux; it needs no GPU.'
+        )
+    counted: dict[Case, dict[str, list[Kernel]]] = {}
+    for case in CASES[:1] if args.quick else CASES:
+        counted[case] = {}
+        for column in COLUMNS[::2] if case.training else COLUMNS:
+            counted[case][column] = count(column, case)
+            print(f'{case}, {column}: {cell(counted[case][column])}', flush=True)
+    print(tables(counted))
+    if not args.quick:
+        write_page(PAGE, page(counted))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog='python -m dev.gpu_cost',
+        description="Count the kernels, bytes and operations of our backbone and of timm's on a "
+        'GPU, eager and compiled, without one. Prints two tables and writes '
+        'docs/studies/gpu_cost.md. Takes about 10 minutes. Needs a PyTorch built for CUDA.',
+    )
+    parser.add_argument('--quick', action='store_true', help='only the first row; no page')
+    return explain_errors(run, parser.parse_args(argv))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -81,7 +81,9 @@ def pinned_versions(*files: str) -> dict[str, str]:
     """
     pins = {}
     for file in [REQUIREMENTS / name for name in files] or sorted(REQUIREMENTS.glob('*.txt')):
-        for name, version in re.findall(r'^([\w.-]+)==([^\s;]+)', file.read_text(), re.M):
+        for name, version in re.findall(
+            r'^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)', file.read_text(), re.M
+        ):
             pins[name.lower().replace('_', '-')] = version
     return pins
 

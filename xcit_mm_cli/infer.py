@@ -263,7 +263,7 @@ def infer_with_ray(args: argparse.Namespace) -> int:
     try:
         from xcit_mm.inference.on_ray import RaySettings, find_ray_images, infer_on_ray
     except ImportError as error:
-        raise UserError(f'--ray needs Ray ({error}): pip install "xcit_mm[ray]"') from None
+        raise UserError(f'--ray needs Ray ({error}): pip install "ray[data]" pyarrow') from None
     from xcit_mm.inference.shards import FOLDER
     from xcit_mm_runtime import load
     from xcit_mm_runtime.predict import results_path

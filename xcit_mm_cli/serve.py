@@ -72,7 +72,8 @@ def serve(args: argparse.Namespace) -> int:
         from xcit_mm_runtime.server import Limits, create_app, server_options
     except ImportError as error:
         raise UserError(
-            f'serve needs FastAPI and uvicorn ({error}): pip install "xcit_mm[serve]"'
+            f'serve needs FastAPI ({error}): pip install fastapi uvicorn python-multipart '
+            'prometheus-client'
         ) from None
     limits = Limits(args.workers, args.queue, args.max_bytes, args.max_pixels)
     app = create_app(load(args.model, args.threads or 0), limits)

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import cv2
@@ -17,6 +15,7 @@ import ray
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
+from dev.serving import kill_worker, wait_for_results
 from xcit_mm.errors import UserError
 from xcit_mm.inference import on_ray
 from xcit_mm.inference.on_ray import find_ray_images
@@ -50,32 +49,6 @@ def results_of(folder):
 
 def row_files(out):
     return sorted(path for path in out.glob('shards/*') if path.name != 'job.json')
-
-
-def parent(process):
-    return int(Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[1])
-
-
-def workers():
-    """The processes with a model: children of Ray's processes, which are children of this one."""
-    found = []
-    for process in Path('/proc').glob('[0-9]*'):
-        try:
-            has_model = b'MapWorker' in (process / 'cmdline').read_bytes()
-            if has_model and parent(parent(process.name)) == os.getpid():
-                found.append(int(process.name))
-        except OSError:
-            pass  # it has ended
-    return found
-
-
-def kill_worker(out, pictures):
-    """Kill a worker when there are so many pictures; return which."""
-    while len(list(out.glob('vis/*.png'))) < pictures or not workers():
-        time.sleep(0.02)
-    killed = workers()[0]
-    os.kill(killed, signal.SIGKILL)
-    return killed
 
 
 def test_a_killed_worker_and_lost_rows_change_nothing(cluster, tmp_path, monkeypatch, capfd):
@@ -234,8 +207,7 @@ def test_3000_images_on_three_nodes_of_which_one_is_lost(tmp_path, monkeypatch):
 
     def harm():
         harmed.append(kill_worker(out, 300))
-        while len(list(out.glob('vis/*.png'))) < 800:
-            time.sleep(0.02)
+        wait_for_results(out, 800)
         nodes.remove_node(second, allow_graceful=False)
         harmed.append(kill_worker(out, 1200))
 

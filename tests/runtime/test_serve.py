@@ -18,9 +18,11 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+import yaml
 from pycocotools import mask as coco
 
 import xcit_mm_runtime
+from xcit_mm_cli import parse_args
 from xcit_mm_runtime.server import Limits, create_app, server_options
 
 from ..tiny import ROOT, call
@@ -240,8 +242,8 @@ def held_up(server, monkeypatch):
         go_on.set()
 
 
-def wait_until(condition):
-    end = time.monotonic() + 10
+def wait_until(condition, seconds=10):
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -376,3 +378,41 @@ def test_what_cannot_be_served_is_said(segments, tmp_path, capfd):
     with socket.create_server(('127.0.0.1', 0)) as taken:
         assert call('serve', segments, '--port', taken.getsockname()[1]) == 2
     assert 'Address already in use' in capfd.readouterr().err
+
+
+def test_the_kubernetes_example_starts_the_command_and_asks_for_paths_that_exist(segments):
+    _, deployment = yaml.safe_load_all((ROOT / 'examples/kubernetes_serve.yaml').read_text())
+    (container,) = deployment['spec']['template']['spec']['containers']
+    program, name, *words = container['command']
+    assert program == 'xcit-mm' and parse_args(name, words).host == '0.0.0.0'
+    probes = [container[f'{kind}Probe']['httpGet']['path'] for kind in ('startup', 'readiness')]
+    with serving(segments) as server:
+        assert [server.ask('GET', path)[0] for path in probes] == [200, 200]
+
+
+@pytest.mark.long
+def test_two_replicas_of_ray_serve_answer_as_the_server_does(picture, segments):
+    """Takes port 8000."""
+    png, expected = encoded(picture), None
+    with serving(segments) as server:
+        expected = server.ask('POST', '/predict', png)[1]
+    words = [sys.executable, '-m', 'ray.serve.scripts', 'run', 'xcit_mm_runtime.server:deployment']
+    words += [f'model={segments}', 'replicas=2', 'queue=5']
+    with subprocess.Popen(words, cwd=ROOT) as process:
+        ray = Address('127.0.0.1', 8000, None)
+
+        def is_up():
+            try:
+                return ray.ask('GET', '/ready')[0] == 200
+            except OSError:
+                return process.poll() is not None
+
+        try:
+            wait_until(is_up, 120)
+            assert all(ray.ask('POST', '/predict', png)[1] == expected for _ in range(6))
+            assert ray.ask('POST', '/predict', *form(png, 'image/png'))[1] == expected
+            assert ray.ask('POST', '/predict', b'no image')[0] == 400
+            assert ray.ask('POST', '/predict', png, {})[0] == 415
+            assert ray.ask('POST', '/predict', encoded(picture[:1, :1]))[0] == 422
+        finally:
+            process.send_signal(signal.SIGINT)

@@ -42,6 +42,8 @@ FORMATS = {
     'image/tiff': 'TIFF',
     'image/bmp': 'BMP',
 }
+# The status in metrics of clients that went away, as nginx has it.
+CLIENT_GONE = 499
 # What a form adds to the file in it.
 FORM_BYTES = 10_000
 PAGE = Path(__file__).with_name('page.html')
@@ -122,14 +124,16 @@ class Engine:
         after = {'Retry-After': str(round(self.limits.wait_seconds))}
         return HTTPException(503, 'too many images are waiting; try later', after)
 
-    async def run(self, work: Callable[[], bytes]) -> bytes:
-        """Return the result of what a thread does, when it is its turn."""
+    async def run(self, request: Request, work: Callable[[], bytes]) -> bytes:
+        """Return the result of what a thread does, when it is the turn of a request."""
         arrived = time.monotonic()
         try:
             await asyncio.wait_for(self.turn.acquire(), self.limits.wait_seconds)
         except asyncio.TimeoutError:
             raise self.busy() from None
         try:
+            if await request.is_disconnected():  # nobody waits for the answer
+                raise HTTPException(CLIENT_GONE)
             self.waiting.observe(time.monotonic() - arrived)
             with self.predicting.time():
                 return await asyncio.get_running_loop().run_in_executor(self.pool, work)
@@ -177,7 +181,7 @@ def create_app(model: Model, limits: Limits = Limits()) -> FastAPI:  # noqa: B00
                 kind, body = await read_file(request, limits)
                 answer = picture_answer if wants_picture else json_answer
                 work = functools.partial(answer, model, kind, body, limits.max_pixels, score_thr)
-                content = await engine.run(work)
+                content = await engine.run(request, work)
         except Exception as error:
             engine.answers.labels(_status(error)).inc()
             raise

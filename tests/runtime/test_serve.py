@@ -242,6 +242,12 @@ def held_up(server, monkeypatch):
         go_on.set()
 
 
+def raw_request(png):
+    """The header of a request."""
+    head = 'POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n'
+    return f'{head}Content-Length: {len(png)}\r\n\r\n'.encode()
+
+
 def wait_until(condition, seconds=10):
     end = time.monotonic() + seconds
     while not condition():
@@ -282,6 +288,24 @@ def test_an_image_does_not_wait_forever(picture, segments, monkeypatch):
             assert server.ask('POST', '/predict', png)[0] == 503
         first.join()
         assert server.ask('POST', '/predict', png)[0] == 200
+
+
+def test_images_of_clients_that_went_away_are_not_processed(picture, segments, monkeypatch):
+    png = encoded(picture)
+    with serving(segments, workers=1) as server:
+        engine = server.app.state.engine
+        first = threading.Thread(target=server.ask, args=('POST', '/predict', png))
+        with held_up(server, monkeypatch) as most:
+            first.start()
+            wait_until(lambda: most)
+            for _ in range(3):
+                with server.connect() as client:
+                    client.sendall(raw_request(png) + png)
+                wait_until(lambda: engine.admitted > 1)
+        first.join()
+        wait_until(lambda: engine.admitted == 0)
+        metrics = server.ask('GET', '/metrics')[1].decode()
+    assert len(most) == 1 and 'xcit_mm_requests_total{status="499"} 3.0' in metrics
 
 
 def test_100_parallel_uploads_get_an_answer_each(picture, segments):
@@ -361,8 +385,7 @@ def test_the_command_needs_no_torch_and_ends_when_all_is_answered(end, picture, 
     process, port = start(segments, '--threads', '1')
     png = encoded(picture)
     with process, socket.create_connection(('127.0.0.1', port), timeout=20) as client:
-        head = 'POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n'
-        client.sendall(f'{head}Content-Length: {len(png)}\r\n\r\n'.encode() + png[:100])
+        client.sendall(raw_request(png) + png[:100])
         Address('127.0.0.1', port, None).ask('GET', '/health')  # by now the server reads
         process.send_signal(end)
         with pytest.raises(subprocess.TimeoutExpired):

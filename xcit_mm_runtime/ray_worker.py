@@ -6,7 +6,9 @@ They need ``[ray]``, and neither PyTorch nor OpenMMLab.
 import functools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
+from ray import get_runtime_context
 from ray.data.block import BlockAccessor
 from ray.data.datasource import BlockBasedFileDatasink
 
@@ -55,6 +58,10 @@ INPUTS = pa.schema(
 )
 
 
+# How many processes may die of an image, or while they happen to process it.
+MAX_DEATHS = 3
+
+
 def drop_missing(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of :data:`RESULTS` without what it does not have, as a line of JSON has it."""
     annotations = row['annotations']
@@ -75,6 +82,34 @@ class JsonLines(BlockBasedFileDatasink):
             file.write(json.dumps(drop_missing(row)).encode() + b'\n')
 
 
+class Attempts:
+    """Counts how many times images were the last that this process did before it died.
+
+    Ray starts it again, under the same id, with the same images. Without a limit, an image that
+    takes all memory would be tried forever.
+
+    Args:
+        folder (Path): Where to note them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f'{get_runtime_context().get_actor_id()}.attempts'
+        self.deaths = Counter(self.path.read_text().split() if self.path.exists() else [])
+
+    @contextmanager
+    def note(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+        """Count images as fatal unless this ends."""
+        with self.path.open('a') as file:
+            before = file.tell()
+            file.write(' '.join([*(str(row['number']) for row in rows), '']))
+            file.flush()
+            yield
+            file.truncate(before)
+
+    def __getitem__(self, row: Mapping[str, Any]) -> int:
+        return self.deaths[str(row['number'])]
+
+
 class ImageWorker:
     """Predicts for images; one process of the cluster has one.
 
@@ -84,21 +119,33 @@ class ImageWorker:
         device (str): Where the model runs.
         batch_size (int): The most images in one run of the model.
         folder (str): What relative paths are relative to.
+        notes (Path): Folder for notes on images that kill their process.
         **settings (Any): Those of :class:`.predict.FilePredictor`.
     """
 
     def __init__(
-        self, model: str, threads: int, device: str, batch_size: int, folder: str, **settings: Any
+        self,
+        model: str,
+        threads: int,
+        device: str,
+        batch_size: int,
+        folder: str,
+        notes: Path,
+        **settings: Any,
     ) -> None:
-        self.model = load(model, threads, device)
+        self.model, self.attempts = load(model, threads, device), Attempts(notes)
         self.batch_size, self.folder = batch_size, folder
         self.files = FilePredictor(self.model, **settings)
 
     def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
         """Yield :data:`RESULTS` for :data:`INPUTS`."""
         rows = table.to_pylist()
-        for start in range(0, len(rows), self.batch_size):
-            found = self._predict(rows[start : start + self.batch_size])
+        # To find out which image killed the process, they are tried one by one.
+        size = 1 if any(self.attempts[row] for row in rows) else self.batch_size
+        for start in range(0, len(rows), size):
+            chosen = rows[start : start + size]
+            with self.attempts.note(chosen):
+                found = self._predict(chosen)
             yield pa.Table.from_pylist(found, RESULTS)
 
     def _predict(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,6 +183,8 @@ class ImageWorker:
     def _read(self, row: dict[str, Any]) -> np.ndarray | Skipped:
         if row['image_id'] is None:
             return Skipped('not in the annotation file')
+        if self.attempts[row] >= MAX_DEATHS:
+            return Skipped('its process was killed each time')
         try:
             if row['table'] is None:
                 content = read_bytes(row['file'], self.folder)

@@ -19,6 +19,7 @@ from dev.serving import kill_worker, wait_for_results
 from xcit_mm.errors import UserError
 from xcit_mm.inference import on_ray
 from xcit_mm.inference.on_ray import find_ray_images
+from xcit_mm_runtime.predict import Skipped
 from xcit_mm_runtime.ray_worker import ImageWorker
 
 from ..runtime.graphs import write_model
@@ -48,7 +49,7 @@ def results_of(folder):
 
 
 def row_files(out):
-    return sorted(path for path in out.glob('shards/*') if path.name != 'job.json')
+    return sorted([*out.glob('shards/*.parquet'), *out.glob('shards/*.jsonl')])
 
 
 def test_a_killed_worker_and_lost_rows_change_nothing(cluster, tmp_path, monkeypatch, capfd):
@@ -171,24 +172,24 @@ class Poisoned(ImageWorker):
     """A worker that one of the images kills, as one does that takes all memory."""
 
     def _read(self, row):
-        if row['number'] == 7:
+        image = super()._read(row)
+        if row['number'] == 7 and not isinstance(image, Skipped):
             os._exit(1)
-        return super()._read(row)
+        return image
 
 
 @pytest.mark.long
-def test_an_image_that_kills_its_process_ends_the_job(cluster, tmp_path, monkeypatch, capfd):
+def test_an_image_that_kills_its_process_is_skipped(cluster, tmp_path, monkeypatch, capfd):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(on_ray, 'TASK_IMAGES', 2)
-    monkeypatch.setattr(on_ray, 'RETRIES', 1)
+    monkeypatch.setattr(on_ray, 'TASK_IMAGES', 5)
+    monkeypatch.setattr(on_ray, 'ImageWorker', Poisoned)
     images, out = draw_images(tmp_path / 'images', 20), tmp_path / 'out'
-    model = write_model(tmp_path / 'model.onnx', 'detection', (32, 32), resize=None)
-    words = [images, '--model', model, '--out-dir', out, '--ray']
-    with monkeypatch.context() as patch:
-        patch.setattr(on_ray, 'ImageWorker', Poisoned)
-        assert call('infer', *words) == 2
-    assert 'rerun the command' in capfd.readouterr().err
+    model = write_model(tmp_path / 'model.onnx', 'segmentation', (32, 32), resize=None)
+    words = [images, '--model', model, '--out-dir', out, '--ray', '--batch-size', 4]
     assert call('infer', *words) == 0 and call('merge', out) == 1
+    printed = capfd.readouterr().out
+    assert '18 of 20 images' in printed
+    assert f'skipped, its process was killed each time: {images}/00007.png' in printed
 
 
 @pytest.mark.long

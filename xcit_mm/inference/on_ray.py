@@ -34,8 +34,6 @@ PARQUET = '.parquet'
 TASK_IMAGES = 256
 # How many tasks each worker gets at least, so that all end at about the same time.
 TASKS_PER_WORKER = 8
-# How many times a task is started again if its process dies: an image may be what kills it.
-RETRIES = 5
 
 
 @dataclass
@@ -186,6 +184,7 @@ def infer_on_ray(
             os.getcwd(),
         ),
         fn_constructor_kwargs={
+            'notes': out_dir.absolute() / FOLDER,
             'out_dir': out_dir.absolute(),
             'score_thr': score_thr,
             'categories': job.categories,
@@ -193,7 +192,6 @@ def infer_on_ray(
         batch_size=None,
         batch_format='pyarrow',
         compute=ActorPoolStrategy(min_size=1, max_size=workers, initial_size=min(workers, has)),
-        ray_remote_args_fn=lambda: {'max_task_retries': RETRIES},
         **per_worker,
     )
     folder = str((out_dir / FOLDER).absolute())

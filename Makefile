@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Where mmcv's operators come from: auto, compiled or torchvision.
 OPS ?= auto
 
-.PHONY: help setup test test-long test-cuda soak other-models lint demo benchmark gallery wheel
+.PHONY: help setup test test-long test-cuda other-models lint demo benchmark wheel
 .PHONY: clean deploy-benchmark
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -35,12 +35,6 @@ benchmark: setup  ## measure speed and memory against other backbones, 20 minute
 deploy-benchmark: setup  ## measure exported models against PyTorch; tables of docs/studies/deploy.md, half an hour
 	$(BIN)/python -m dev.deploy_benchmark $(if $(QUICK),--quick --demo work_dirs/deploy_quick \
 		--out-dir work_dirs/deploy_quick)
-
-gallery: setup  ## regenerate the pictures and numbers of docs/studies/attention.md with the model of make demo
-	$(BIN)/python -m dev.gallery
-
-soak: setup  ## run inference for 30 minutes (MINUTES=n); results and memory must not change
-	$(BIN)/python -m dev.soak --minutes $(or $(MINUTES),30)
 
 other-models: setup  ## try the backbone in 27 models of mmdet and mmseg, 2 minutes
 	$(BIN)/python -m dev.other_models

@@ -13,16 +13,17 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from mmengine import registry
 from mmengine.config import Config
 from mmengine.hub import get_config
+from mmengine.registry import init_default_scope
 from PIL import Image
 
 import xcit_mm_runtime
 from dev.measure import run_worker
 from dev.pages import write_between_marks, write_numbers
-from dev.soak import save_random_weights
 from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
-from xcit_mm.engine.config import load_config
+from xcit_mm.engine.config import load_config, task_of
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_table, metric_digits
 from xcit_mm_cli.common import explain_errors
@@ -213,6 +214,14 @@ def run_job(
         accuracy(job, files, test.result, args.threads),
         *costs(title, runner, files, 31, size=size, image=str(image), threads=args.threads),
     )
+
+
+def save_random_weights(cfg: Config, path: Path) -> Path:
+    """Write a checkpoint of the config's model as built."""
+    init_default_scope(task_of(cfg))
+    torch.manual_seed(0)
+    torch.save({'state_dict': registry.MODELS.build(cfg.model).state_dict()}, path)
+    return path
 
 
 def run_large(args: argparse.Namespace) -> tuple[list[Row], dict[str, float]]:

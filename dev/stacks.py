@@ -7,18 +7,24 @@ training and testing of a detector and a segmentor by our commands and by those 
 and an export. It writes the table of docs/install.md, each row with its commit and date; rows that
 are not run stay as they are.
 
-An environment takes 6 GB, and some minutes. It is removed at the end, unless with ``--keep``.
+An environment takes 6 GB, and some minutes. It is removed at the end, unless with ``--keep``: a
+later run in the same ``--folder`` then uses it again, after removing whatever a run has added.
+
+``python -m dev.stacks "torch 2.1" --whole-suite`` also runs the default tests there, half an hour,
+and writes how many pass and why others are skipped.
 """
 
 import argparse
 import datetime
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +51,8 @@ DISTRIBUTIONS = {
     'mmdet': ('mmdet', 'onedl-mmdetection'),
     'mmseg': ('mmsegmentation', 'onedl-mmsegmentation'),
 }
+# Compiling all modules of an environment takes longer than compiling those that are imported.
+PIP = {'PIP_NO_COMPILE': '1', 'PIP_DISABLE_PIP_VERSION_CHECK': '1'}
 ITERATIONS = 20
 SHORT = (
     f'train_cfg.max_iters={ITERATIONS} train_cfg.val_interval={ITERATIONS} '
@@ -58,9 +66,11 @@ TASKS = {
     'segmentation': ('mmseg', 'sem_fpn_xcit_n12_8_shapes.py', 'mIoU'),
 }
 SUITE = 'tests/compat/test_mmcv_ops.py tests/models/test_golden.py tests/models/test_timm_parity.py'
+# What the default tests need besides; they skip what needs more.
+SUITE_NEEDS = 'pytest-xdist onnx onnxruntime tifffile openmim'
 # How far the first losses may be from those of this row.
 FIRST, TOLERANCE = 'today', 1e-3
-MARK = 'stacks'
+MARK, SUITE_MARK = 'stacks', 'whole suite'
 COLUMNS = (
     *('environment', 'Python', *DISTRIBUTIONS, 'pip', 'doctor', 'tests', *TASKS),
     *("mmdet's tools", "mmseg's tools", 'export', 'commit', 'date'),
@@ -86,6 +96,11 @@ class Stack:
     edits: str = ''
     has_export: bool = True
     other_losses: str = ''
+
+    @property
+    def has_openmmlab(self) -> bool:
+        """Return whether the packages bring OpenMMLab's; otherwise the plugin's extras do."""
+        return 'mmeng' in self.packages
 
 
 ACCEPT_MMCV = (
@@ -130,18 +145,18 @@ class Environment:
         self.venv, self.empty = self.root / 'venv', self.root / 'empty'
         self.log = self.folder / f'{self.root.name}.log'
         (self.wheel,) = self.clone.glob('dist/*.whl')
-        shutil.rmtree(self.root, ignore_errors=True)
+        # How the environment is made. It is written at the end, with the packages that it then has.
+        self.recipe, self.made = repr(self.stack), self.root / 'made.json'
+        if not self.stack.has_openmmlab:
+            self.recipe += (self.clone / 'setup.py').read_text(encoding='utf-8')
+        shutil.rmtree(self.empty, ignore_errors=True)
         self.empty.mkdir(parents=True)
 
     def examine(self) -> dict[str, str]:
         """Make the environment and run all parts; return a row of the table."""
         row = {'environment': self.name, 'Python': self.stack.python}
-        try:
-            self.create()
-        except Failed as error:
-            return row | {'pip': f'failed: {error}'}
-        row |= {name: self.version(name) for name in DISTRIBUTIONS}
         parts: dict[str, Callable[[], str]] = {
+            'environment': self.create,
             'pip': self.try_pip,
             'doctor': lambda: self.run('xcit-mm doctor') and 'ok',
             'tests': self.try_tests,
@@ -152,27 +167,51 @@ class Environment:
         }
         for title, part in parts.items():
             start = time.monotonic()
+            print(f'{self.name}: {title} ...', end=' ', flush=True)
             try:
-                row[title] = part()
+                result = part()
             except Failed as error:
-                row[title] = f'failed: {error}'
-            print(
-                f'{self.name}: {title}: {row[title]} ({time.monotonic() - start:.0f} s)', flush=True
-            )
+                result = f'failed: {error}'
+            print(f'{result} ({time.monotonic() - start:.0f} s)', flush=True)
+            if title != 'environment':
+                row[title] = result
+            elif result.startswith('failed'):
+                return row | {'pip': result}
+            else:
+                row |= {name: self.version(name) for name in DISTRIBUTIONS}
         return row
 
-    def create(self) -> None:
-        """Make the environment as its owner would have, without the plugin."""
+    def create(self) -> str:
+        """Make the environment as its owner would have, or restore it; return which."""
+        if self.restore():
+            return 'restored'
+        shutil.rmtree(self.venv, ignore_errors=True)
         self.run(f'python{self.stack.python} -m venv {self.venv}')
         if self.stack.packages:
             self.run(f'pip install -q {self.stack.packages}')
         if self.stack.mmcv:
             self.compile_mmcv()
-        if not self.stack.packages or 'mm' not in self.stack.packages:
+        if not self.stack.has_openmmlab:
             self.run(f'pip install -q "{self.wheel}[det,seg,lite]"')
             self.run('pip uninstall -q -y xcit_mm')
         if self.stack.edits:
             self.run(self.stack.edits)
+        self.made.write_text(json.dumps([self.recipe, self.packages()]), encoding='utf-8')
+        return 'made'
+
+    def restore(self) -> bool:
+        """Remove what a run added to a kept environment; return whether it is as it was made."""
+        recipe, packages = json.loads(self.made.read_bytes()) if self.made.is_file() else ('', {})
+        if recipe != self.recipe:
+            return False
+        if added := self.packages().keys() - packages.keys():
+            self.run(f'pip uninstall -q -y {" ".join(added)}')
+        return self.packages() == packages
+
+    def packages(self) -> dict[str, str]:
+        """Return the versions of all installed packages."""
+        items = json.loads(self.run('pip list --format json').strip().splitlines()[-1])
+        return {item['name']: item['version'] for item in items}
 
     def compile_mmcv(self) -> None:
         """Compile mmcv as ``make setup`` does, or take the wheel from the user's cache."""
@@ -205,6 +244,22 @@ class Environment:
         counts = re.findall(r'^(?:=+ )?(\d+) passed', output, re.M)
         return f'{sum(map(int, counts))} passed'
 
+    def run_whole_suite(self) -> list[dict[str, str]]:
+        """Run the default tests in the clone; return the rows of a table of their results."""
+        self.run(f'pip install -q -c constraints.txt {SUITE_NEEDS}')
+        # The tests of commands and of packaging need an editable install.
+        self.run(f'pip install -q --no-deps --no-build-isolation --editable {self.clone}')
+        output = self.run('python -m pytest -q -n 2 --dist loadfile || test $? = 1', self.clone)
+        passed = re.findall(r'(\d+) passed', output.strip().splitlines()[-1])
+        results = Counter(passed=int(passed[0]) if passed else 0)
+        for count, reason in re.findall(r'^SKIPPED \[(\d+)\] \S+ (.+)$', output, re.MULTILINE):
+            results[f'skipped: {reason}'] += int(count)
+        results.update(
+            f'{kind.lower()}: `{test}`'
+            for kind, test in re.findall(r'^(FAILED|ERROR) (\S+)', output, re.MULTILINE)
+        )
+        return [{'tests': str(n), 'result': result} for result, n in results.most_common()]
+
     def try_task(self, task: str) -> str:
         """Train and test by our commands, and compare the first losses."""
         _, config, metrics = TASKS[task]
@@ -230,8 +285,6 @@ class Environment:
         package, config, _ = TASKS[task]
         if package == 'mmdet' and not self.stack.mmcv and not self.stack.packages.startswith(FORKS):
             return 'need a compiled mmcv'
-        if package == 'mmseg' and self.stack.packages == FORKS:
-            return 'do not find mmseg::'
         folder = self.run('xcit-mm --configs').strip()
         (self.empty / f'{task}.py').write_text(f'_base_ = {f"{folder}/{task}/{config}"!r}\n')
         code = f'import {package}; print({package}.__path__[0])'
@@ -259,10 +312,11 @@ class Environment:
 
     def version(self, module: str) -> str:
         """Return the version of a package, and its name if that is not the usual one."""
-        output = self.run('pip list --format freeze')
+        packages = self.packages()
         for name in DISTRIBUTIONS[module]:
-            if found := re.search(rf'^{name}==(.+)$', output, re.MULTILINE):
-                return found[1] if name == DISTRIBUTIONS[module][0] else f'{name} {found[1]}'
+            if name in packages:
+                found = packages[name]
+                return found if name == DISTRIBUTIONS[module][0] else f'{name} {found}'
         raise Failed(f'{module} is not installed')
 
     def run(self, command: str, cwd: Path | None = None) -> str:
@@ -271,16 +325,16 @@ class Environment:
             file.write(f'\n$ {command}\n')
             file.flush()
             start = file.tell()
-            path = f'export VENV={self.venv} PATH={self.venv}/bin:$PATH; '
             status = subprocess.run(
-                path + command,
+                f'PATH="$VENV/bin:$PATH"; {command}',
                 shell=True,
                 cwd=cwd or self.empty,
+                env={**os.environ, **PIP, 'VENV': str(self.venv)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
             ).returncode
         if status:
-            print(f'{command}: see {self.log}', flush=True)
+            print(f'see {self.log}:', end=' ', flush=True)
             raise Failed(re.sub(r'\S+/', '', ' '.join(command.split()[:3])))
         return self.log.read_bytes()[start:].decode(errors='replace')
 
@@ -293,10 +347,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         'names', nargs='*', metavar='NAME', help=f'rows to run (default: all): {", ".join(STACKS)}'
     )
     parser.add_argument('--folder', type=Path, help='where (default: a temporary folder)')
-    parser.add_argument('--keep', action='store_true', help='do not remove the environments')
+    parser.add_argument(
+        '--keep',
+        action='store_true',
+        help='do not remove the environments; --folder uses them again',
+    )
+    parser.add_argument(
+        '--whole-suite',
+        action='store_true',
+        help='also run all default tests in the last row named',
+    )
     args = parser.parse_args(argv)
     if unknown := [name for name in args.names if name not in STACKS]:
         parser.error(f'there is no row {unknown[0]!r}; the rows are {", ".join(STACKS)}')
+    names = args.names or list(STACKS)
+    for version in sorted({STACKS[name].python for name in names}):
+        # Not only whether there is a file: a shim of pyenv may refuse.
+        if subprocess.run(f'python{version} --version', shell=True, capture_output=True).returncode:
+            parser.error(f'python{version} does not run: put it on the PATH')
     folder = args.folder or Path(tempfile.mkdtemp(prefix='stacks_'))
     clone = folder.resolve() / 'clone'
     shutil.rmtree(clone, ignore_errors=True)
@@ -306,13 +374,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     commit = subprocess.run(describe, cwd=clone, capture_output=True, text=True).stdout.strip()
     rows = read_rows()
     failed = False
-    for name in args.names or STACKS:
+    for number, name in enumerate(names, 1):
+        print(f'Row {number} of {len(names)} at {commit}', flush=True)
         environment = Environment(name, folder.resolve(), clone, rows.get(FIRST, {}))
         row = environment.examine() | {'commit': commit, 'date': str(datetime.date.today())}
         failed |= any('failed' in cell for cell in row.values())
         rows = read_rows() | {name: row}
         ordered = [dict.fromkeys(COLUMNS, '-') | rows[name] for name in STACKS if name in rows]
         write_between_marks(PAGE, {MARK: f'\n{format_table(ordered, "markdown")}\n'})
+        if args.whole_suite and name == names[-1]:
+            print(f'{name}: whole suite ...', flush=True)
+            table = format_table(environment.run_whole_suite(), 'markdown')
+            text = f'`{name}` at commit {commit}:\n\n{table}\n'
+            write_between_marks(PAGE, {SUITE_MARK: f'\n{text}'})
         if not args.keep:
             shutil.rmtree(environment.root)
     print(f'Logs: {folder}')

@@ -38,11 +38,15 @@ READY = VENV / 'xcit_mm-ready'
 # Written when this project is installed in it. If setup.py changes, only that step is repeated.
 INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
-MIN_PYTHON = (3, 11)
+MIN_PYTHON = (3, 10)
+# A line of a requirements file, for all versions of Python, for 3.10, or for those after it.
+PIN = r'^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)(?:; python_version (<|>=) "3\.11")?$'
 
-# A precompiled header must be built and used with exactly the same flags; setting CFLAGS replaces
-# Python's own.
-CXX_FLAGS = '-DNDEBUG -fwrapv -O2 -w'
+# A precompiled header must be built and used with the same flags. Setting CFLAGS replaces Python's
+# own, or follows them (setuptools before 70), where -g0 revokes their -g.
+CXX_FLAGS = '-DNDEBUG -fwrapv -O2 -g0 -w'
+# Where torch says how its extensions are compiled.
+CPP_EXTENSION = Path('torch', 'utils', 'cpp_extension.py')
 
 # Pattern in a failed step's output -> what to do about it.
 ADVICE = (
@@ -81,10 +85,9 @@ def pinned_versions(*files: str) -> dict[str, str]:
     """
     pins = {}
     for file in [REQUIREMENTS / name for name in files] or sorted(REQUIREMENTS.glob('*.txt')):
-        for name, version in re.findall(
-            r'^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)', file.read_text(), re.M
-        ):
-            pins[name.lower().replace('_', '-')] = version
+        for name, version, bound in re.findall(PIN, file.read_text(), re.MULTILINE):
+            if bound in ('', '<' if sys.version_info < (3, 11) else '>='):
+                pins[name.lower().replace('_', '-')] = version
     return pins
 
 
@@ -251,7 +254,7 @@ def compiles_cuda() -> bool:
 
 def cxx_standard() -> str:
     """Return the C++ standard that torch's headers need: that of torch's own extensions."""
-    text = (SITE / 'torch' / 'utils' / 'cpp_extension.py').read_text()
+    text = (SITE / CPP_EXTENSION).read_text()
     found = re.findall(r"'-std=(c\+\+\d\d)'", text)
     return max(found, default='c++17')
 
@@ -273,12 +276,16 @@ def precompile_header(compiler: str, build: Path, standard: str) -> str:
     header = build / 'torch_types.h'
     header.write_text('#include <torch/types.h>\n')
     code = (
-        'import sysconfig; from torch.utils.cpp_extension import include_paths;'
+        'import sysconfig, torch; from torch.utils.cpp_extension import include_paths;'
+        'print(int(torch.compiled_with_cxx11_abi()));'
         'print(*include_paths("cpu"), sysconfig.get_path("include"), sep="\\n")'
     )
     printed = subprocess.run([PYTHON, '-c', code], capture_output=True, text=True, check=True)
-    includes = [f'-I{path}' for path in printed.stdout.splitlines()]
+    abi, *paths = printed.stdout.splitlines()
+    includes = [f'-I{path}' for path in paths]
     flags = [*CXX_FLAGS.split(), '-fPIC', f'-std={standard}']
+    if 'D_GLIBCXX_USE_CXX11_ABI' in (SITE / CPP_EXTENSION).read_text():  # torch before 2.7
+        flags.append(f'-D_GLIBCXX_USE_CXX11_ABI={abi}')
     run(compiler, *flags, *includes, '-x', 'c++-header', header, '-o', f'{header}.gch')
     return f'{CXX_FLAGS} -Winvalid-pch -include {header}'
 

@@ -1,6 +1,7 @@
 """Every config matches its name, and the recipes are the paper's."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ from mmcv.transforms import Compose
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from mmengine.utils import get_installed_path
 from torch import nn
 
 from dev.zoo import metafiles, page
@@ -207,3 +209,51 @@ def test_heads_and_sizes_are_the_recipes():
 def test_metafiles_and_zoo_page_are_up_to_date():
     for path, text in {**metafiles(), 'docs/model_zoo.md': page()}.items():
         assert (ROOT / path).read_text(encoding='utf-8') == text, f'python -m dev.zoo: {path}'
+
+
+# What our segmentors change in the bases of mmseg that their configs repeat.
+OWN = """
+    model.backbone.* model.data_preprocessor.size.* model.decode_head.in_channels.*
+    model.decode_head.num_classes model.pretrained
+    optim_wrapper.* optimizer.* param_scheduler.* auto_scale_lr.* custom_imports.*
+    default_hooks.checkpoint.type default_hooks.exact_resume.type default_hooks.non_finite.type
+    train_cfg.type train_dataloader.batch_sampler.type train_dataloader.batch_size
+    train_dataloader.num_workers train_dataloader.sampler.type
+    train_pipeline.1.reduce_zero_label train_dataloader.dataset.pipeline.1.reduce_zero_label
+    test_pipeline.2.reduce_zero_label test_dataloader.dataset.pipeline.2.reduce_zero_label
+    val_dataloader.dataset.pipeline.2.reduce_zero_label
+    xcit.* no_weight_decay.* failsafe_hooks.*
+"""
+OWN_OF_HEADS = {
+    SEM_FPN: 'fpn_r50 model.neck.in_channels.* model.neck.out_channels',
+    UPERNET: 'upernet_r50 model.auxiliary_head.in_channels model.auxiliary_head.num_classes '
+    'train_cfg.max_iters train_cfg.val_interval default_hooks.checkpoint.interval',
+}
+
+
+def leaves(value, path=()):
+    """The values of a config by their paths, without the scopes that mmengine notes."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        here = (*path, str(key))
+        if isinstance(item, dict | list | tuple) and item:
+            yield from leaves(item, here)
+        elif key != '_scope_':
+            yield '.'.join(here), item
+
+
+@pytest.mark.parametrize('path', [SEM_FPN, UPERNET], ids=lambda p: p.stem)
+def test_what_segmentors_do_not_change_is_as_in_mmseg(path, tmp_path):
+    """They name mmseg's values, since the forks of mmengine do not find ``mmseg::``."""
+    model, *own_of_head = OWN_OF_HEADS[path].split()
+    files = f'models/{model} datasets/ade20k schedules/schedule_80k default_runtime'.split()
+    folder = Path(get_installed_path('mmseg'), '.mim', 'configs', '_base_')
+    config = tmp_path / 'inherited.py'
+    config.write_text(f'_base_ = {[f"{folder}/{file}.py" for file in files]}')
+    theirs = dict(leaves(Config.fromfile(config).to_dict()))
+    ours = dict(leaves(Config.fromfile(path).to_dict()))
+    names = theirs.keys() | ours.keys()
+    changed = {name for name in names if theirs.get(name, names) != ours.get(name, names)}
+    expected = [*OWN.split(), *own_of_head]
+    assert not [name for name in changed if not any(fnmatch(name, own) for own in expected)]
+    assert not [own for own in expected if not any(fnmatch(name, own) for name in changed)]

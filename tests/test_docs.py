@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from dev import deploy_benchmark, other_models, real_data
+from dev import deploy_benchmark, other_models
 from dev.benchmark import report
 from dev.stacks import STACKS
 from xcit_mm import starter
@@ -181,7 +181,7 @@ def between_marks(name, text):
 
 
 def test_generated_pages_and_tables_are_what_the_scripts_give():
-    """Those of the zoo and of studies that train are compared where these are tested."""
+    """Those of the zoo are compared where it is tested."""
     numbers = json.loads(read('docs/studies/benchmark.json'))
     assert read('docs/studies/benchmark.md') == report.page_text(numbers)
     text = deploy_benchmark.page_text(json.loads(read('docs/studies/deploy.json')))
@@ -259,10 +259,6 @@ def test_numbers_of_the_readme():
         wanted = measured[speed]['speedup'], measured[f'peak memory {memory}']['ratio']
         found = stated('README.md', rf'S12/8 {step}[^|]*\| ([\d.]+)x the speed, ([\d.]+)x the mem')
         assert found == pytest.approx(wanted, abs=0.005)
-    records = json.loads(read(real_data.STUDY.records))
-    for task, title, metric in (('bccd', 'BCCD', 'AP'), ('camvid', 'CamVid', 'mIoU')):
-        (first, *_) = real_data.STUDY.headline_rows(task, records)
-        assert re.search(rf'\| {title},[^|]* \| {metric} {first[metric]} \|', read('README.md'))
 
 
 def test_numbers_of_the_docs():
@@ -309,18 +305,3 @@ def test_numbers_of_the_recipe_for_small_data():
 def test_messages_in_the_troubleshooting_table_are_ours(message):
     assert message in read('docs/troubleshooting.md')
     assert any(message in path.read_text(encoding='utf-8') for path in ROOT.glob('xcit_mm/**/*.py'))
-
-
-def minutes(text):
-    found = re.search(r'(?<![\d.])(\d+) minutes', text)
-    return found and int(found[1])
-
-
-@each_page
-def test_durations_are_those_of_the_makefile(page):
-    described = dict(re.findall(r'^([a-z-]+):.*?## (.*)$', read('Makefile'), re.MULTILINE))
-    for line in read(page).splitlines():
-        command = re.search(r'\bmake ([a-z-]+)( QUICK=1)?', line)
-        if command and minutes(line):
-            text = described[command[1]].partition('(QUICK=1:')[2 if command[2] else 0]
-            assert minutes(line) == (minutes(text) or int(re.search(r'\d+', text)[0])), line

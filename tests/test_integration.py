@@ -16,8 +16,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
+from dev.deploy_benchmark import save_random_weights
 from dev.other_models import BASES, CHANGES, batch_for, load, try_model
-from dev.soak import save_random_weights
 from tests.weights.test_formats import to_released
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.inference import load_predictor

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,11 +38,25 @@ def test_without_a_compiler_it_says_which_package_to_install(setup_env, monkeypa
         setup_env.build_mmcv()
 
 
-def test_every_requirement_is_pinned(setup_env):
+@pytest.mark.parametrize('version', [(3, 10, 13), (3, 11, 0), (3, 13, 0)])
+def test_every_requirement_is_pinned_for_every_python(setup_env, monkeypatch, version):
+    monkeypatch.setattr(sys, 'version_info', version)
     pins = setup_env.pinned_versions()
-    for file in (ROOT / 'requirements').glob('*.txt'):
-        for line in file.read_text().splitlines():
-            assert not line or line.startswith('#') or '==' in line, line
+    lines = [
+        line
+        for file in (ROOT / 'requirements').glob('*.txt')
+        for line in file.read_text().splitlines()
+        if line and not line.startswith('#')
+    ]
+    expected = {}
+    for requirement in map(Requirement, lines):
+        if not requirement.marker or requirement.marker.evaluate(
+            dict(python_version='.'.join(map(str, version[:2])))
+        ):
+            name = requirement.name.lower().replace('_', '-')
+            assert name not in expected, f'pinned twice: {name}'
+            expected[name] = str(requirement.specifier).removeprefix('==')
+    assert pins == expected and len(pins) == len({Requirement(line).name for line in lines})
     assert pins['torch'] == '2.13.0' and 'torchvision' in pins
 
 

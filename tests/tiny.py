@@ -270,7 +270,7 @@ def write_config(folder, task, data):
 
 def check_inputs(cfg):
     """Check that a config turns images into what the released weights were trained with."""
-    from xcit_mm.deploy.metadata import read_preprocessor
+    from xcit_mm.configs import read_preprocessor
 
     init_default_scope(cfg.default_scope)
     prepared = read_preprocessor(MODELS.build(cfg.model.data_preprocessor))

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xcit_mm_runtime.coco import read_coco
 
@@ -74,6 +74,43 @@ def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
         if _is_positive(step.get('scale_factor')):
             return {'scale_factor': step['scale_factor']}
     return None
+
+
+class Preprocessing(NamedTuple):
+    """What a data_preprocessor of mmdet or mmseg does to images.
+
+    Args:
+        channel_order (str): ``rgb`` or ``bgr``, the order that the network takes.
+        mean (list[float], optional): Mean of each channel in that order; None for raw values.
+        std (list[float], optional): Deviation of each channel.
+        divisor (int): The image is padded at the bottom and on the right until this divides both
+            sides.
+        pad_value (float): The value of padding, after normalization.
+    """
+
+    channel_order: str
+    mean: list[float] | None
+    std: list[float] | None
+    divisor: int
+    pad_value: float
+
+
+def read_preprocessor(source: Any) -> Preprocessing:
+    """Return what a data_preprocessor does to test images, which are read as BGR.
+
+    Args:
+        source (nn.Module): mmdet's or mmseg's, which name the same things differently.
+    """
+    names = ('_channel_conversion', 'channel_conversion')
+    order = 'rgb' if any(getattr(source, name, False) for name in names) else 'bgr'
+    mean, std = None, None
+    if source._enable_normalize:
+        mean, std = source.mean.flatten().tolist(), source.std.flatten().tolist()
+    if hasattr(source, 'pad_size_divisor'):
+        return Preprocessing(order, mean, std, source.pad_size_divisor, source.pad_value)
+    # mmseg pads test images only if told to.
+    divisor = (source.test_cfg or {}).get('size_divisor') or 1
+    return Preprocessing(order, mean, std, divisor, source.pad_val)
 
 
 def bit_depth(cfg: Mapping[str, Any]) -> int | None:

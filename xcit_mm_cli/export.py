@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .options import CHECKPOINT_HELP, add_allow_partial, add_cfg_options, add_config, add_flag
-
-if TYPE_CHECKING:
-    pass
 
 SUFFIXES = {'onnx': '.onnx', 'torch': '.pt2'}
 # ONNX Runtime 1.31 has no RoIAlign of version 22.

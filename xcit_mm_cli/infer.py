@@ -453,7 +453,7 @@ def infer_large(args: argparse.Namespace) -> int:
         find_large_images,
         segment_large,
     )
-    from xcit_mm.large.units import parse_bytes
+    from xcit_mm.large.plan import parse_bytes
     from xcit_mm_runtime.files import check_new
     from xcit_mm_runtime.inputs import to_network_depth
     from xcit_mm_runtime.predict import results_path

@@ -145,7 +145,7 @@ def choose_pictures(subject: Subject, wanted: list[str] | None) -> list[str]:
 def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
     """Return the layers to draw, counted from 1."""
     from xcit_mm.errors import UserError
-    from xcit_mm.visualization.layers import spread
+    from xcit_mm.visualization.observe import spread
 
     if wanted is None:
         return spread(depth, DEFAULT_LAYERS)

@@ -135,11 +135,11 @@ def test_pycocotools_scores_the_predictions_as_the_test_command_does(
 def test_annotations_that_do_not_fit_are_refused_or_skipped(call, images, tmp_path, capfd):
     truth = tmp_path / 'truth.json'
 
-    def run_with(names, categories, head='mask_rcnn', inputs=(f'{images}/[01].jpg',)):
+    def run_with(names, categories, inputs=(f'{images}/[01].jpg',)):
         entries = [{'id': 40 + i, 'file_name': name} for i, name in enumerate(names)]
         kinds = [{'id': 7 + i, 'name': name} for i, name in enumerate(categories)]
         truth.write_text(json.dumps({'images': entries, 'categories': kinds}))
-        status = call(head, '--no-vis', '--force', '--ann-file', truth, inputs=inputs)
+        status = call('mask_rcnn', '--no-vis', '--force', '--ann-file', truth, inputs=inputs)
         return status, capfd.readouterr()
 
     coco = CocoDataset.METAINFO['classes']
@@ -156,8 +156,6 @@ def test_annotations_that_do_not_fit_are_refused_or_skipped(call, images, tmp_pa
     (images / 'sub' / '0.jpg').write_bytes((images / '0.jpg').read_bytes())
     status, printed = run_with(['0.jpg'], coco, inputs=[images / '0.jpg', images / 'sub'])
     assert status == 2 and 'are both the image 40' in printed.err
-    status, printed = run_with(['0.jpg'], coco, 'sem_fpn')
-    assert status == 2 and 'a segmentor writes label PNGs' in printed.err
     for content in ('[]', '{"images": []}', 'no JSON'):
         truth.write_text(content)
         assert call('mask_rcnn', '--ann-file', truth) == 2
@@ -280,19 +278,6 @@ def test_an_exported_model_writes_what_the_command_without_torch_writes(
     assert call_command('infer', *words) == 2 and '--force' in capfd.readouterr().err
     assert call_command('infer', *words[:1], '--model', images / '0.jpg') == 2
     assert 'not an ONNX file' in capfd.readouterr().err
-
-
-def test_a_model_and_a_checkpoint_are_not_mixed(capfd):
-    for words, message in {
-        ('--model', 'm.onnx', '--checkpoint', 'c.pth'): 'drop --checkpoint',
-        ('--model', 'm.onnx', '--device', 'cuda'): 'drop --device',
-        ('--model', 'm.onnx', '--config', 'c.py'): 'not allowed with',
-        ('--config', 'c.py'): '--config needs --checkpoint',
-        (): 'required',
-    }.items():
-        with pytest.raises(SystemExit, match='2'):
-            call_command('infer', 'a.jpg', *words)
-        assert message in capfd.readouterr().err
 
 
 def test_a_checkpoint_of_another_model_is_refused(call, trained, images, tmp_path, capfd):

@@ -1,6 +1,7 @@
 """The demo from its command to its page, as a newcomer sees it."""
 
 import base64
+import importlib
 import json
 import os
 import re
@@ -11,9 +12,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import cv2
+import matplotlib
 import numpy as np
 import pytest
 
+from xcit_mm.demo import page
 from xcit_mm.demo.demo import run_demo
 from xcit_mm.errors import UserError
 
@@ -50,17 +53,17 @@ def test_an_interrupted_demo_resumes_and_a_finished_one_does_nothing(tmp_path):
 
 
 def check_page(out_dir, config):
-    page = (out_dir / 'index.html').read_text()
+    text = (out_dir / 'index.html').read_text()
     for name, key, digits in (
         ('detector', 'coco/bbox_mAP', 3),
         ('detector', 'coco/segm_mAP', 3),
         ('segmentor', 'mIoU', 1),  # in percent
     ):
         value = json.loads((out_dir / name / 'metrics.json').read_text())[key]
-        assert f'data-metric="{key}">{value:.{digits}f}</b>' in page
-    assert 'http://' not in page and f'xcit-mm train {config}' in page
-    images = re.findall(r'src="data:image/(png|svg\+xml);base64,([^"]+)"', page)
-    assert len(images) == page.count('<img ') == 20
+        assert f'data-metric="{key}">{value:.{digits}f}</b>' in text
+    assert 'http://' not in text and f'xcit-mm train {config}' in text
+    images = re.findall(r'src="data:image/(png|svg\+xml);base64,([^"]+)"', text)
+    assert len(images) == text.count('<img ') == 20
     for kind, content in images:
         data = np.frombuffer(base64.b64decode(content), np.uint8)
         if kind == 'png':
@@ -82,3 +85,15 @@ def test_an_interrupted_demo_keeps_its_seed(tmp_path, monkeypatch):
             run_demo(tmp_path, seed=3, quick=True)
     with pytest.raises(UserError, match='with seed 3, not 4'):
         run_demo(tmp_path, seed=4, quick=True)
+
+
+def test_curves_are_drawn_whatever_the_backend_which_stays():
+    before = matplotlib.get_backend()
+    try:
+        matplotlib.use('pdf')
+        importlib.reload(page)
+        drawn = page.plot_curves({1: 2.0, 2: 1.0}, {'m': {2: 30.0}}, {'m': 'metric'})
+        assert matplotlib.get_backend() == 'pdf'
+    finally:
+        matplotlib.use(before)
+    assert drawn.startswith(b'<?xml') and b'<svg' in drawn

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from xcit_mm.errors import UserError
-from xcit_mm.large.plan import make_plan, memory_in_use
-from xcit_mm.large.store import reserve
-from xcit_mm.large.units import format_bytes, parse_bytes
+from xcit_mm.large.plan import format_bytes, make_plan, memory_in_use, parse_bytes
+from xcit_mm.large.store import Rows
 
 from ..tiny import backbone
 from .test_segment import make_segmentor
@@ -55,7 +54,7 @@ def test_a_disk_that_fills_up_leaves_no_file(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limit[1]))
     try:
         with pytest.raises(OSError, match='large') as error:
-            reserve(tmp_path / 'tokens', 2**20)
+            Rows((2**9, 2**9), tmp_path / 'tokens').reserve()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert error.value.filename == str(tmp_path / 'tokens')

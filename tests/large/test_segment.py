@@ -84,7 +84,7 @@ def test_sliding_windows_are_those_of_mmseg(window, overlap, size, tmp_path):
     labels = segment_windows(
         model, ArrayImage(image), tmp_path, window, overlap, lambda *step: steps.append(step)
     )
-    assert_labels(labels.rows(0, size[0]), expected)
+    assert_labels(labels.rows.map(0, size[0]), expected)
     assert steps[-1] == ('windows', len(steps), len(steps))
 
 

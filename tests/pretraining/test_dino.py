@@ -11,11 +11,12 @@ from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from mmengine.utils import digit_version
 from torch import distributed, multiprocessing
 from torch.nn import functional as F
 
 from xcit_mm.pretraining import DINOHead, KNNAccuracy, LinearProbe, information
-from xcit_mm.pretraining.hooks import cosine, ramp
+from xcit_mm.pretraining.hooks import clip_each_gradient, cosine, ramp
 
 ARCH = dict(embed_dims=16, depth=1, num_heads=2)
 HEAD = dict(hidden_dims=8, bottleneck_dims=6)
@@ -182,6 +183,22 @@ def test_a_run_equals_a_plain_loop(tmp_path):
         if name != 'center':
             assert torch.allclose(model.state_dict()[name], tensor, rtol=1e-5, atol=1e-9), name
     assert not torch.allclose(plain.student.head.last_layer.weight, first_last_layer)
+
+
+@pytest.mark.skipif(
+    digit_version(torch.__version__) < digit_version('2.4'), reason='fused SGD on a CPU needs it'
+)
+@pytest.mark.parametrize('fused', [False, True])
+def test_gradients_are_clipped_by_their_unscaled_norm(fused):
+    large, small = (torch.zeros(4, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.SGD([large, small], lr=1.0, fused=fused)
+    optimizer.register_step_pre_hook(lambda optimizer, *_: clip_each_gradient(optimizer, 0.5))
+    scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)
+    scaler.scale((3 * large + 0.1 * small).sum()).backward()
+    scaler.step(optimizer)
+    # Norms of 6 and 0.2: only the first is clipped, to 0.5.
+    torch.testing.assert_close(large.detach(), torch.full((4,), -0.25))
+    torch.testing.assert_close(small.detach(), torch.full((4,), -0.1))
 
 
 def steps():

@@ -16,7 +16,7 @@ from mmengine.runner import load_checkpoint
 from tests.engine import runs
 from tests.tiny import ROOT, call
 from tests.weights.test_formats import to_released
-from xcit_mm.demo.curves import read_curves
+from xcit_mm.demo.page import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import ImageClassifier, ValidateFirstHook
 from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap

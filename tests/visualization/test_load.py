@@ -10,7 +10,7 @@ from xcit_mm import visualization
 from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.visualization import Normalize, PyramidLevel, load_subject
 from xcit_mm.visualization.images import as_rgb
-from xcit_mm.visualization.layers import spread
+from xcit_mm.visualization.observe import spread
 from xcit_mm.visualization.pictures import unavailable
 
 DETECTOR = 'configs/detection/mask_rcnn_xcit_n12_16_3x.py'

@@ -8,8 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import load_checkpoint
 
-from xcit_mm.weights import CheckpointError
-from xcit_mm.weights.sources import load_from_file
+from xcit_mm.weights import CheckpointError, read_weights
 
 from .tiny_run import train
 
@@ -96,7 +95,7 @@ BAD_PARTS = {
 def test_parts_of_the_wrong_type_are_refused(part, tmp_path):
     torch.save(BAD_PARTS[part], tmp_path / 'x.pth')
     with pytest.raises(CheckpointError, match=rf'x\.pth: .*{part}'):
-        load_from_file(str(tmp_path / 'x.pth'))
+        read_weights(str(tmp_path / 'x.pth'))
 
 
 class Shadowed:

@@ -3,15 +3,16 @@
 import hashlib
 import http.server
 import json
+import multiprocessing
 import threading
 import zipfile
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
-from dev.soak import read_at_once
-from xcit_mm.weights import CheckpointError, download
+from xcit_mm.weights import CheckpointError, download, read_weights
 from xcit_mm.weights.sources import (
     DownloadError,
     UnknownWeightsError,
@@ -155,6 +156,27 @@ def test_archives_are_not_unpacked(server, content, tmp_path, monkeypatch):
 def test_a_missing_file_says_what_to_do(server):
     with pytest.raises(DownloadError, match='Download it by other means'):
         download(f'{server.url}/none.pth')
+
+
+def read_at_once(*sources):
+    """The hashes of checkpoints that eight processes read at the same time."""
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['xcit_mm'])
+    arguments = (context.Barrier(8), torch.hub.get_dir())
+    with ProcessPoolExecutor(8, context, join, arguments) as pool:
+        return [each for reader in pool.map(read, [sources] * 8) for each in reader]
+
+
+def join(barrier, cache):
+    read.barrier = barrier
+    torch.hub.set_dir(cache)
+
+
+def read(sources):
+    read.barrier.wait(timeout=300)
+    tensors = (read_weights(source)['state_dict'] for source in sources)
+    return [hashlib.sha256(b''.join(t.numpy().tobytes() for t in each.values())).hexdigest()
+            for each in tensors]  # fmt: skip
 
 
 def test_eight_processes_at_once_download_it_once_and_read_the_same(server, tmp_path):

@@ -8,8 +8,8 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 from tests.tiny import ROOT
-from xcit_mm.weights import CheckpointError, sources, strict, use_strict_reader
-from xcit_mm.weights.sources import UnknownWeightsError, load_from_file
+from xcit_mm.weights import CheckpointError, sources, use_strict_reader
+from xcit_mm.weights.sources import UnknownWeightsError, load_from_strict_reader
 
 from . import hostile
 
@@ -76,9 +76,9 @@ def test_model_zoos_give_the_address_and_the_strict_reader_reads(
     asked = []
     monkeypatch.setattr(sources, 'download', lambda url: asked.append(url) or tmp_path / 'w.pth')
     address = {'name': 'https://zoo/name.pth'}
-    monkeypatch.setattr(strict.zoo, 'get_mmcls_models', lambda: address)
-    monkeypatch.setattr(strict.zoo, 'get_torchvision_models', lambda: address)
-    monkeypatch.setattr(strict.zoo, 'get_deprecated_model_names', lambda: {'old': 'away'})
+    monkeypatch.setattr(sources.zoo, 'get_mmcls_models', lambda: address)
+    monkeypatch.setattr(sources.zoo, 'get_torchvision_models', lambda: address)
+    monkeypatch.setattr(sources.zoo, 'get_deprecated_model_names', lambda: {'old': 'away'})
     load = CheckpointLoader.load_checkpoint
     assert load('openmmlab://local', 'cpu')['state_dict'].keys() == state.keys() and asked == []
     for name in ('open-mmlab://away', 'openmmlab://old', 'torchvision://name', 'modelzoo://name'):
@@ -92,9 +92,9 @@ def test_model_zoos_give_the_address_and_the_strict_reader_reads(
 
 def test_a_safetensors_file_needs_no_opt_in(tmp_path):
     for name in ('w.safetensors', '/a b/w.safetensors', '~/w.safetensors', 'C:/w.safetensors'):
-        assert CheckpointLoader._get_checkpoint_loader(name) is load_from_file
+        assert CheckpointLoader._get_checkpoint_loader(name) is load_from_strict_reader
     for name in ('s3://w.safetensors', 'https://host/w.safetensors', 'w.safetensors.pth'):
-        assert CheckpointLoader._get_checkpoint_loader(name) is not load_from_file
+        assert CheckpointLoader._get_checkpoint_loader(name) is not load_from_strict_reader
     (tmp_path / 'w.safetensors').write_bytes(b'nonsense')
     with pytest.raises(CheckpointError, match=r'w\.safetensors'):
         CheckpointLoader.load_checkpoint(str(tmp_path / 'w.safetensors'))

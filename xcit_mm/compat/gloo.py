@@ -15,14 +15,7 @@ import torch
 from mmengine.config import Config
 from torch import distributed
 
-# launcher -> the variables it sets: rank, number of processes, rank on this machine. Slurm sets
-# SLURM_NTASKS, too, but also in a batch script that is itself only one process.
-VARIABLES = {
-    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
-    'slurm': ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
-    'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
-}
-
+from ..launchers import VARIABLES, read_place
 
 # Seconds after which a process stops waiting for a lost one. The config can set another value in
 # env_cfg.dist_cfg.timeout.
@@ -41,14 +34,15 @@ def init_gloo(cfg: Config) -> None:
         return
     if launcher not in VARIABLES:
         raise ValueError(f'launcher must be none, {", ".join(VARIABLES)}, not {launcher!r}')
-    for name, source in zip(('RANK', 'WORLD_SIZE', 'LOCAL_RANK'), VARIABLES[launcher], strict=True):
-        if source not in os.environ:
-            raise ValueError(
-                f'--launcher {launcher} needs the environment variable {source}, which that '
-                'launcher sets. Start the tool with tools/dist_train.sh (pytorch), srun (slurm) '
-                'or mpirun (mpi).'
-            )
-        os.environ[name] = os.environ[source]
+    place = read_place(launcher)
+    if place is None:
+        raise ValueError(
+            f'--launcher {launcher} needs the environment variables '
+            f'{" and ".join(VARIABLES[launcher][:2])}, which that launcher sets. Start the tool '
+            'with tools/dist_train.sh (pytorch), srun (slurm) or mpirun (mpi).'
+        )
+    for name, number in zip(VARIABLES['pytorch'], place, strict=True):
+        os.environ[name] = str(number)
     if launcher == 'slurm':
         os.environ.setdefault('MASTER_ADDR', _first_slurm_host(os.environ['SLURM_NODELIST']))
     os.environ.setdefault('MASTER_ADDR', '127.0.0.1')

@@ -22,7 +22,7 @@ SPLIT_NAMES = {
 COMPARED = 20
 
 
-def contents_of(folder: Path) -> str:
+def count_file_types(folder: Path) -> str:
     """Count the kinds of files in a folder and below, the most frequent first."""
     kinds = Counter(p.suffix or 'no suffix' for p in folder.rglob('*') if p.is_file())
     found = [f'{count} files with {kind}' for kind, count in kinds.most_common(5)]

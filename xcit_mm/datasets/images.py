@@ -29,7 +29,7 @@ T = TypeVar('T')
 R = TypeVar('R')
 
 
-def in_threads(
+def map_in_threads(
     function: Callable[[T], R], items: Iterable[T], workers: int | None = None
 ) -> Iterator[R]:
     """Apply a function in threads, since decoders release the GIL. Results keep their order.
@@ -120,7 +120,7 @@ def largest_value(path: str | Path) -> int | None:
 
 def find_bit_depth(paths: Iterable[str | Path]) -> int | None:
     """Return how many bits the values of 16-bit images have; None if there are no such images."""
-    found = [value for value in in_threads(largest_value, paths) if value is not None]
+    found = [value for value in map_in_threads(largest_value, paths) if value is not None]
     return bits_of(max(found)) if found else None
 
 

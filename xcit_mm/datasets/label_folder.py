@@ -15,7 +15,7 @@ from mmseg.datasets import BaseSegDataset
 
 from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
 
-from .check.labels import check_any_label, either
+from .check.labels import check_any_label, join_suffixes
 from .folders import stem_of
 from .problems import DataError
 
@@ -155,7 +155,7 @@ class LabelFolder(BaseSegDataset):
             raise DataError(
                 f'{len(self.unlabeled)} of {len(self.data_list)} images have no label in '
                 f'{self.data_prefix["seg_map_path"]} that has the same name and ends in '
-                f'{either(self.seg_map_suffix)}; the first is {self.unlabeled[0]}. '
+                f'{join_suffixes(self.seg_map_suffix)}; the first is {self.unlabeled[0]}. '
                 'tools/check_dataset.py lists them all.'
             )
         return super().filter_data()

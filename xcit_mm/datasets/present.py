@@ -55,19 +55,19 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
     used = [(name, dataset) for name in loaders for dataset in innermost_datasets(cfg.get(name))]
     shapes = cfg.get('shapes') or {}
     paths = [path for _, dataset in used for path in _needed_paths(dataset).values()]
-    if draw and shapes and paths and all(_lies_in(path, shapes['root']) for path in paths):
+    if draw and shapes and paths and all(_is_inside(path, shapes['root']) for path in paths):
         ensure_shapes(**shapes)
     for loader, dataset in used:
         _check_names((dataset.get('metainfo') or {}).get('classes'), loader)
         for what, path in _needed_paths(dataset).items():
             if path.exists():
                 continue
-            if shapes and _lies_in(path, shapes['root']):
+            if shapes and _is_inside(path, shapes['root']):
                 hint = _how_to_draw(shapes)
             elif _is_public(cfg.default_scope, dataset):
                 hint = _how_to_get(cfg.default_scope)
             else:
-                hint = _what_is_there(loader, what, path)
+                hint = _suggest_path(loader, what, path)
             raise UserError(
                 f'The dataset is missing: {path.absolute()} does not exist ({what} of {loader} in '
                 f'the config). {hint}'
@@ -118,7 +118,7 @@ def _parts(dataset: dict) -> dict[str, str]:
     return {'ann_file': dataset.get('ann_file') or '', **named}
 
 
-def _lies_in(path: Path, root: str) -> bool:
+def _is_inside(path: Path, root: str) -> bool:
     return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
 
 
@@ -150,7 +150,7 @@ def _how_to_get(task: str) -> str:
     )
 
 
-def _what_is_there(loader: str, what: str, path: Path) -> str:
+def _suggest_path(loader: str, what: str, path: Path) -> str:
     path = Path(os.path.abspath(path))
     parent = next(folder for folder in path.parents if folder.is_dir())
     names = sorted(f'{entry.name}/' if entry.is_dir() else entry.name for entry in parent.iterdir())

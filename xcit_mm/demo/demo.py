@@ -17,8 +17,7 @@ from xcit_mm_runtime.files import write_atomically
 
 from ..errors import UserError
 from ..version import __version__
-from .curves import plot_curves, read_curves
-from .page import Section, render
+from .page import Section, plot_curves, read_curves, render
 from .pictures import draw_detections, draw_segmentations
 from .steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
 

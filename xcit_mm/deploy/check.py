@@ -6,7 +6,7 @@ or mmseg's own, through its own preprocessing and prediction.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import cv2
@@ -69,9 +69,6 @@ class ExportReport:
     passed: bool
     tolerances: dict[str, float]
     cases: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         lines = []

@@ -8,6 +8,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,7 +86,7 @@ def export(
         report = compare(model, exported, images)
         if not report.passed:
             raise UserError(f'The exported file does not agree with the model:\n{report}')
-    content = {'file': out.name, **report.to_dict(), 'metadata': exported.metadata.to_dict()}
+    content = {'file': out.name, **asdict(report), 'metadata': exported.metadata.to_dict()}
     write_atomically(report_path(out), json.dumps(content, indent=2) + '\n')
     return report
 

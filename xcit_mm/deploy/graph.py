@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..configs import read_preprocessor
 from ..models import XCiT
 from ..models.fast import attention_from_statistics, linear_map, shift_origin, statistics
 from ..models.layers import XCiTLayer
 from ..models.pyramid import MaxPool
-from .metadata import Options, read_preprocessor
+from .metadata import Options
 
 
 class Input(nn.Module):
@@ -84,7 +85,7 @@ def run_layer(layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Run tokens (B, N, d) through a layer whose LayerScale is folded."""
     tokens, qkv_bias = shift_origin(layer.xca, layer.norm1(x))
     attention = attention_from_statistics(layer.xca, statistics(tokens), qkv_bias)
-    weight, bias = linear_map(layer.xca, attention, qkv_bias, gamma=None)
+    weight, bias = linear_map(layer.xca, attention, qkv_bias)
     x = x + (tokens @ weight.mT + bias[:, None])
     x = x + layer.lpi(layer.norm3(x), grid)
     return x + layer.ffn(layer.norm2(x))

@@ -5,14 +5,14 @@ import importlib.metadata
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from mmengine.config import Config
 
 from xcit_mm_runtime.metadata import Metadata
 
-from ..configs import bit_depth, category_ids, resizing
+from ..configs import bit_depth, category_ids, read_preprocessor, resizing
 from ..version import __version__
 from ..weights.sources import cached_path, resolve_short_name
 
@@ -38,43 +38,6 @@ class Options:
     channel_order: str = 'rgb'
     opset: int = 18
     precision: str = 'float32'
-
-
-class Preprocessing(NamedTuple):
-    """What a data_preprocessor of mmdet or mmseg does to images.
-
-    Args:
-        channel_order (str): ``rgb`` or ``bgr``, the order that the network takes.
-        mean (list[float], optional): Mean of each channel in that order; None for raw values.
-        std (list[float], optional): Deviation of each channel.
-        divisor (int): The image is padded at the bottom and on the right until this divides both
-            sides.
-        pad_value (float): The value of padding, after normalization.
-    """
-
-    channel_order: str
-    mean: list[float] | None
-    std: list[float] | None
-    divisor: int
-    pad_value: float
-
-
-def read_preprocessor(source: Any) -> Preprocessing:
-    """Return what a data_preprocessor does to test images, which are read as BGR.
-
-    Args:
-        source (nn.Module): mmdet's or mmseg's, which name the same things differently.
-    """
-    names = ('_channel_conversion', 'channel_conversion')
-    order = 'rgb' if any(getattr(source, name, False) for name in names) else 'bgr'
-    mean, std = None, None
-    if source._enable_normalize:
-        mean, std = source.mean.flatten().tolist(), source.std.flatten().tolist()
-    if hasattr(source, 'pad_size_divisor'):
-        return Preprocessing(order, mean, std, source.pad_size_divisor, source.pad_value)
-    # mmseg pads test images only if told to.
-    divisor = (source.test_cfg or {}).get('size_divisor') or 1
-    return Preprocessing(order, mean, std, divisor, source.pad_val)
 
 
 def task_of(model: Any, options: Options) -> str:

@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..compat.gloo import VARIABLES
-from ..errors import UserError
+from ..launchers import VARIABLES, read_place
 from .shards import EVERYTHING, Shard
 
 
@@ -33,16 +32,9 @@ def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -
     """
     if given is not None:
         return Process(given, 0)
-    for rank, count, local_rank in VARIABLES.values():
-        if rank in environ and count in environ:
-            values = [environ[rank], environ[count], environ.get(local_rank, '0')]
-            if not all(v.isdecimal() for v in values) or int(values[0]) >= int(values[1]):
-                raise UserError(
-                    f'The environment variables {rank}={values[0]} and {count}={values[1]} must be '
-                    'numbers, the first one below the second one. They say which part of the '
-                    'inputs this process takes; unset them for one process.'
-                )
-            return Process(Shard(int(values[0]), int(values[1])), int(values[2]))
+    for launcher in VARIABLES:
+        if place := read_place(launcher, environ):
+            return Process(Shard(place.rank, place.world_size), place.local_rank)
     return ALONE
 
 

@@ -1,8 +1,12 @@
 """Images without a size limit: over strips and tiles on one machine, or over many processes."""
 
 from .images import open_image
-from .processes import SpreadBackbone, SpreadXCiT
-from .samplers import SharedDefaultSampler, SharedInfiniteSampler
+from .processes import (
+    SharedDefaultSampler,
+    SharedInfiniteSampler,
+    SpreadBackbone,
+    SpreadXCiT,
+)
 from .whole import WholeImage
 
 __all__ = [

@@ -94,28 +94,27 @@ class RowGroup:
         """
         return _Gather.apply(x, heights, self) if self.size > 1 else x
 
-    def exchange(self, up: Tensor | None, down: Tensor | None, like: list[Tensor | None]) -> None:
+    def exchange(self, up: Tensor, down: Tensor, above: Tensor, below: Tensor) -> None:
         """Send one tensor to each neighbor and receive one from each, all at once.
 
         Args:
-            up (Tensor, optional): For the process above.
-            down (Tensor, optional): For the process below.
-            like (list[Tensor, optional]): Where to receive from above and from below.
+            up (Tensor): For the process above.
+            down (Tensor): For the process below.
+            above (Tensor): Where to receive from above; empty if nothing comes.
+            below (Tensor): Where to receive from below.
         """
         operations = []
-        for tensor, other, sends in (
-            (up, self.rank - 1, True),
-            (down, self.rank + 1, True),
-            (like[0], self.rank - 1, False),
-            (like[1], self.rank + 1, False),
+        for tensor, step, send_or_receive in (
+            (up, -1, distributed.isend),
+            (down, 1, distributed.isend),
+            (above, -1, distributed.irecv),
+            (below, 1, distributed.irecv),
         ):
-            if tensor is None or not 0 <= other < self.size or tensor.numel() == 0:
-                continue
-            if sends:
-                self._count('rows', tensor)
-            send_or_receive = distributed.isend if sends else distributed.irecv
-            peer = self._global(other)
-            operations.append(distributed.P2POp(send_or_receive, tensor, peer, self.group))
+            if 0 <= self.rank + step < self.size and tensor.numel():
+                peer = self._global(self.rank + step)
+                operations.append(distributed.P2POp(send_or_receive, tensor, peer, self.group))
+                if send_or_receive is distributed.isend:
+                    self._count('rows', tensor)
         with _noticing_losses():
             for work in distributed.batch_isend_irecv(operations) if operations else ():
                 work.wait()
@@ -151,10 +150,11 @@ class _Neighbors(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, below: int, group: RowGroup) -> tuple[Tensor, Tensor]:
         ctx.group, ctx.num_rows = group, rows.shape[1]
         batch, _, width, dims = rows.shape
-        above = HALO if group.rank > 0 else 0
-        received = [rows.new_empty(batch, n, width, dims) for n in (above, below)]
-        group.exchange(rows[:, :HALO].contiguous(), rows[:, -HALO:].contiguous(), list(received))
-        return received[0], received[1]
+        counts = HALO if group.rank > 0 else 0, below
+        from_above, from_below = (rows.new_empty(batch, n, width, dims) for n in counts)
+        edges = rows[:, :HALO].contiguous(), rows[:, -HALO:].contiguous()
+        group.exchange(*edges, from_above, from_below)
+        return from_above, from_below
 
     @staticmethod
     def backward(ctx: Any, above: Tensor, below: Tensor) -> tuple[Tensor, None, None]:
@@ -164,7 +164,7 @@ class _Neighbors(torch.autograd.Function):
         # The gradients of the rows that were sent come back from where they were used.
         sent = min(HALO, ctx.num_rows)
         up, down = (above.new_zeros(batch, sent, width, dims) for _ in range(2))
-        group.exchange(above.contiguous(), below.contiguous(), [up, down])
+        group.exchange(above.contiguous(), below.contiguous(), up, down)
         grad[:, :sent] += up
         grad[:, ctx.num_rows - sent :] += down
         return grad, None, None

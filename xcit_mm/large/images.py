@@ -1,16 +1,20 @@
 """Images that are read by windows, never as a whole."""
 
 import functools
+import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from xcit_mm_runtime.inputs import decode_any_depth, to_8_bit
+from xcit_mm_runtime.preprocess import to_planes
 
+from ..configs import read_preprocessor
 from ..errors import UserError
 from .windows import Window
 
@@ -20,16 +24,28 @@ GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 Scale = Callable[[np.ndarray], np.ndarray]
 
 
-class Image(Protocol):
-    """An image, RGB, gray or with any number of channels."""
+class Image(ABC):
+    """An image, RGB, gray or with any number of channels.
 
-    shape: tuple[int, int, int]
+    Args:
+        shape (tuple[int, int, int]): Height, width and channels.
+        scale (callable, optional): See :func:`open_image`. Defaults to None.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], scale: Scale | None = None) -> None:
+        self.shape, self.scale = shape, scale
 
     def read(self, window: Window) -> np.ndarray:
         """Return a window, (height, width, channels)."""
+        pixels = self._pixels(window)
+        return self.scale(pixels) if self.scale else pixels
+
+    @abstractmethod
+    def _pixels(self, window: Window) -> np.ndarray:
+        """Return a window as it is stored."""
 
 
-class ArrayImage:
+class ArrayImage(Image):
     """An image in an array.
 
     Args:
@@ -40,17 +56,15 @@ class ArrayImage:
     def __init__(self, array: Any, scale: Scale | None = None) -> None:
         if array.ndim not in (2, 3):
             raise ValueError(f'an image must have the shape (H, W) or (H, W, C), not {array.shape}')
-        self.array, self.scale = array, scale
-        channels = array.shape[2] if array.ndim == 3 else 1
-        self.shape = (array.shape[0], array.shape[1], channels)
+        super().__init__((*array.shape[:2], array.shape[2] if array.ndim == 3 else 1), scale)
+        self.array = array
 
-    def read(self, window: Window) -> np.ndarray:
+    def _pixels(self, window: Window) -> np.ndarray:
         part = np.asarray(self.array[window.top : window.bottom, window.left : window.right])
-        part = part.reshape(*window.size, self.shape[2])
-        return self.scale(part) if self.scale else part
+        return part.reshape(*window.size, self.shape[2])
 
 
-class TiffImage:
+class TiffImage(Image):
     """The first picture of a TIFF, in strips or tiles, compressed or not.
 
     tifffile itself reads windows only through zarr, which would be one more dependency.
@@ -61,8 +75,8 @@ class TiffImage:
     """
 
     def __init__(self, path: str | Path, scale: Scale | None = None) -> None:
-        tifffile = _tifffile()
-        self.path, self.scale = Path(path), scale
+        tifffile = _import('tifffile', path)
+        self.path = Path(path)
         size = self.path.stat().st_size
         try:
             self.file = tifffile.TiffFile(self.path)
@@ -81,7 +95,7 @@ class TiffImage:
                 'with interleaved channels.'
             )
         self.page = page
-        self.shape = (page.imagelength, page.imagewidth, page.samplesperpixel)
+        super().__init__((page.imagelength, page.imagewidth, page.samplesperpixel), scale)
 
     @property
     def geo_tags(self) -> list[tuple]:
@@ -89,7 +103,7 @@ class TiffImage:
         tags = [self.page.tags.get(code) for code in GEO_TAGS]
         return [(t.code, int(t.dtype), t.count, t.value, True) for t in tags if t is not None]
 
-    def read(self, window: Window) -> np.ndarray:
+    def _pixels(self, window: Window) -> np.ndarray:
         part = np.zeros((*window.size, self.shape[2]), self.page.dtype)
         (rows, columns), across = self.page.chunks[:2], self.page.chunked[1]
         for i in range(window.top // rows, -(-window.bottom // rows)):
@@ -100,7 +114,7 @@ class TiffImage:
                 there = Window(top, top + segment.shape[1], left, left + segment.shape[2])
                 common = there.common(window)
                 part[common.within(window)] = segment[0][common.within(there)]
-        return self.scale(part) if self.scale else part
+        return part
 
     def _decode(self, index: int) -> tuple:
         """Return a strip or a tile (1, height, width, channels), its position and its shape."""
@@ -114,15 +128,18 @@ class TiffImage:
             raise UserError(f'{self.path} cannot be read: {error}.') from error
 
 
-def open_image(path: str | Path, scale: Scale | None = None) -> Image:
+def open_image(source: Any, scale: Scale | None = None) -> Image:
     """Open an image so that windows of it can be read.
 
     Args:
-        path (str or Path): A TIFF, a ``.npy`` file, or a zarr array. Other images are read at once.
+        source (str, Path or np.ndarray): A TIFF, a ``.npy`` file, or a zarr array; other files are
+            read at once. An array is used as it is, and so is anything like an :class:`Image`.
         scale (callable, optional): What is done to each window, such as ``to_8_bit``. Defaults to
             None.
     """
-    path = Path(path)
+    if not isinstance(source, (str, Path)):
+        return source if hasattr(source, 'read') else ArrayImage(source, scale)
+    path = Path(source)
     suffix = path.suffix.lower()
     if not path.exists():
         raise UserError(f'There is no image {path}.')
@@ -132,7 +149,7 @@ def open_image(path: str | Path, scale: Scale | None = None) -> Image:
         if suffix == '.npy':
             return ArrayImage(np.load(path, mmap_mode='r', allow_pickle=False), scale)
         if suffix == '.zarr':
-            return ArrayImage(_open_zarr(path), scale)
+            return ArrayImage(_import('zarr', path).open_array(str(path), mode='r'), scale)
     except (ValueError, EOFError) as error:
         raise UserError(f'{path} cannot be read: {error}.') from error
     image = decode_any_depth(np.fromfile(path, np.uint8)) if path.is_file() else None
@@ -141,32 +158,22 @@ def open_image(path: str | Path, scale: Scale | None = None) -> Image:
     return ArrayImage(image[..., ::-1], scale or functools.partial(to_8_bit, bit_depth=16))
 
 
-def _open_zarr(path: Path) -> Any:
+def _import(name: str, path: str | Path) -> Any:
     try:
-        import zarr
+        return importlib.import_module(name)
     except ImportError:
-        raise UserError(f'{path} needs zarr: pip install zarr.') from None
-    return zarr.open_array(str(path), mode='r')
-
-
-def _tifffile() -> Any:
-    try:
-        import tifffile
-    except ImportError:
-        raise UserError('TIFFs need tifffile: pip install tifffile.') from None
-    return tifffile
+        raise UserError(f'{path} needs {name}: pip install {name}.') from None
 
 
 class Prepare:
-    """Turns a window of an image into what the backbone takes, as mmseg does.
+    """Turns a window of an image into what the backbone takes, as mmdet and mmseg do.
 
     Args:
         channels (int): Channels that the backbone takes.
         preprocessor (nn.Module, optional): The model's data preprocessor, which knows the order of
             the channels, mean and deviation. Defaults to None: the pixels as they are.
         device (torch.device): Where the result goes. Defaults to the CPU.
-        is_bgr (bool): Whether three channels become BGR, if there is no preprocessor. Defaults to
-            False.
+        channel_order (str): ``rgb`` or ``bgr``, if there is no preprocessor. Defaults to ``rgb``.
     """
 
     def __init__(
@@ -174,17 +181,12 @@ class Prepare:
         channels: int,
         preprocessor: Any = None,
         device: torch.device | str = 'cpu',
-        is_bgr: bool = False,
+        channel_order: str = 'rgb',
     ) -> None:
-        self.channels = channels
-        self.device = device
-        self.mean: Tensor | None = None
-        self.is_bgr = is_bgr
+        self.channels, self.device = channels, device
+        self.order, self.mean, self.std = channel_order, None, None
         if preprocessor is not None:
-            # mmcv reads BGR, which the preprocessor turns to RGB if asked to.
-            self.is_bgr = not preprocessor.channel_conversion
-            if preprocessor._enable_normalize:
-                self.mean, self.std = preprocessor.mean.cpu(), preprocessor.std.cpu()
+            self.order, self.mean, self.std, *_ = read_preprocessor(preprocessor)
 
     def check(self, image: Image) -> None:
         """Raise if an image does not have the channels that the backbone takes."""
@@ -196,12 +198,9 @@ class Prepare:
 
     def __call__(self, pixels: np.ndarray) -> Tensor:
         """Turn pixels (h, w, C), RGB if they have three channels, into (1, C, h, w)."""
-        if self.channels == 3 and pixels.shape[2] != 3:
-            # As OpenCV reads them: gray in all three channels, and no transparency.
-            pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
-        if self.is_bgr and self.channels == 3:
-            pixels = pixels[..., ::-1]
-        x = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
-        if self.mean is not None:
-            x = (x - self.mean) / self.std
-        return x[None].to(self.device)
+        if self.channels == 3:
+            # As OpenCV reads them: gray in all three channels, no transparency, and BGR.
+            gray = pixels.shape[2] == 1
+            pixels = pixels.repeat(3, axis=2) if gray else pixels[..., 2::-1]
+        planes = to_planes(pixels[None], self.order, self.mean, self.std, 'float32')
+        return torch.from_numpy(planes).to(self.device)

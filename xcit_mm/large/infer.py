@@ -19,9 +19,9 @@ from ..errors import UserError
 from ..inference.ids import Ids
 from .images import Scale, open_image
 from .labels import read_preview, write_results
+from .plan import format_bytes
 from .segment import StepProgress, WholeSegmentation
 from .sliding import detect_windows, segment_windows
-from .units import format_bytes
 
 UNFINISHED = 'unfinished'
 

@@ -68,12 +68,12 @@ class TokenMap(Map):
     """
 
     def __init__(self, rows: Rows, device: torch.device) -> None:
-        super().__init__(rows.shape[:2])
+        super().__init__((rows.shape[0], rows.shape[1]))
         self.rows = rows
         self.device = device
 
     def read(self, window: Window) -> Tensor:
-        return self.rows.read_window(window).to(self.device).permute(2, 0, 1)[None]
+        return self.rows.read(*window).to(self.device).permute(2, 0, 1)[None]
 
 
 class PyramidLevel(Map):

@@ -2,8 +2,8 @@
 
 import json
 import mmap
+import re
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from xcit_mm_runtime.files import write_atomically
 
 from ..errors import UserError
 from ..models.fast import HALO
-from .units import format_bytes
 
+UNITS = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 FLOAT = 4
 # Strips of more memory, or of as many rows, gain nothing: the rows of neighbors are few next to
 # them by then. So memory hardly grows with the image, even below the limit.
@@ -25,6 +25,20 @@ TILES = (1024, 512, 256, 128, 64)
 BAND = 32
 # What the allocator, the libraries and the progress bar may take on top of our own arrays.
 RESERVE = 128 * 2**20
+
+
+def parse_bytes(text: str) -> int:
+    """Return ``4GB``, ``512 MB`` or a number as bytes; units are powers of 1,024."""
+    match = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?', text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f'{text!r} must be an amount of memory such as 4GB')
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def format_bytes(count: float) -> str:
+    """Return an amount of memory for people."""
+    unit = next(u for u in UNITS if count < 1000 * UNITS[u] or u == 'T')
+    return f'{count / UNITS[unit]:.3g} {unit}B'
 
 
 @dataclass(frozen=True)
@@ -97,9 +111,13 @@ def make_plan(
         tile = next(side for side in TILES if _bytes_per_tile(segmentor, side) <= free)
     if folder is not None:
         # All levels but the last, and the two files between which a layer works.
-        check_disk(
-            folder, (len(backbone.out_indices) + 1) * tokens + _label_bytes(segmentor, shape)
-        )
+        needed = (len(backbone.out_indices) + 1) * tokens + _label_bytes(segmentor, shape)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (left := shutil.disk_usage(folder).free) < needed:
+            raise UserError(
+                f'The disk of {folder} has {format_bytes(left)} left, and the work needs '
+                f'{format_bytes(needed)}. Free some space, or write elsewhere.'
+            )
     return TilingPlan(grid, rows, tile, tokens, on_disk)
 
 
@@ -148,45 +166,27 @@ def memory_in_use() -> int:
     return int(status.read_text().split()[1]) * mmap.PAGESIZE
 
 
-def check_disk(folder: Path, needed: int) -> None:
-    """Raise if the disk of a folder, which is created, has too little room.
+def read_plan(path: Path, job: str) -> TilingPlan:
+    """Return the plan of unfinished work: only the same plan gives the same bytes.
 
     Args:
-        folder (Path): The folder.
-        needed (int): Bytes that will be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UserError(
-            f'The disk of {folder} has {format_bytes(free)} left, and the work needs '
-            f'{format_bytes(needed)}. Free some space, or write elsewhere.'
-        )
-
-
-def recorded_plan(folder: Path, job: str, make: Callable[[], TilingPlan]) -> TilingPlan:
-    """Return the plan of the unfinished work in a folder, or make one and record it there.
-
-    How an image is cut affects rounding, so that only the same plan gives the same bytes.
-
-    Args:
-        folder (Path): The folder.
+        path (Path): Where :func:`write_plan` recorded it.
         job (str): Identifies image, weights and settings.
-        make (callable): Makes a plan.
 
     Raises:
-        UserError: If the folder has unfinished work of another job.
+        UserError: If it is the work of another job.
     """
-    path = folder / 'plan.json'
-    if not path.exists():
-        plan = make()
-        write_atomically(path, json.dumps({'job': job, 'plan': asdict(plan)}))
-        return plan
     content = json.loads(path.read_text(encoding='utf-8'))
     if content['job'] != job:
         raise UserError(
-            f'{folder} has unfinished work on another image, or with other weights or settings. '
-            'Repeat that command, start over with --force, or write elsewhere with --out-dir.'
+            f'{path.parent} has unfinished work on another image, or with other weights or '
+            'settings. Repeat that command, start over with --force, or write elsewhere with '
+            '--out-dir.'
         )
     settings = content['plan']
     return TilingPlan(**{**settings, 'grid': tuple(settings['grid'])})
+
+
+def write_plan(path: Path, job: str, plan: TilingPlan) -> None:
+    """Record a plan before the work begins."""
+    write_atomically(path, json.dumps({'job': job, 'plan': asdict(plan)}))

@@ -5,14 +5,16 @@ neighbors; BatchNorm in training exchanges its own sums. Nothing else leaves a p
 """
 
 import itertools
+import math
 from typing import Any, cast
 
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import DATA_SAMPLERS, MODELS
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
+from ..engine.randomness import SeededDefaultSampler, SeededInfiniteSampler
 from ..models import XCiT
 from ..models.fast import (
     HALO,
@@ -24,6 +26,7 @@ from ..models.fast import (
     is_batch_norm,
     map_to_tokens,
     path_scale,
+    split_layer_scale,
     tokens_to_map,
 )
 from ..models.layers import LPI, XCiTLayer
@@ -111,10 +114,11 @@ class SpreadBackbone:
         tokens = layer.norm1(x)
         # The image's first token is the origin in all processes.
         origin = self.group.first(tokens[:, :1])
-        branch = covariance_xca(tokens, layer.xca, layer.gamma1, origin, self.group.sum)
-        x = add_branch(x, branch, self._path_scale(layer, x))
+        folded, gamma = split_layer_scale(layer.gamma1, x)
+        branch = covariance_xca(tokens, layer.xca, folded, origin, self.group.sum)
+        x = add_branch(x, branch, gamma, self._path_scale(layer, x))
         branch = self._lpi(layer.norm3(x).unflatten(1, grid), layer.lpi, num_below)
-        x = add_branch(x, branch * layer.gamma3, self._path_scale(layer, x))
+        x = add_branch(x, branch, layer.gamma3, self._path_scale(layer, x))
         scale, recompute = self._path_scale(layer, x), backbone.recompute_ffn or backbone.with_cp
         return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
 
@@ -239,3 +243,48 @@ class SpreadXCiT(XCiT):
             for first in range(0, world, size)
         ]
         return groups[distributed.get_rank() // size]
+
+
+def _share(sampler: Any, processes: int) -> None:
+    """Let a sampler count groups of processes: all of a group get the same samples and seeds."""
+    check_sharing(sampler.world_size, processes)
+    sampler.rank //= processes
+    sampler.world_size //= processes
+
+
+@DATA_SAMPLERS.register_module()
+class SharedDefaultSampler(SeededDefaultSampler):
+    """``SeededDefaultSampler`` with the same samples for all processes that share images.
+
+    Args:
+        *args: Those of mmengine's ``DefaultSampler``.
+        processes (int): Number of processes that share an image, as in ``SpreadXCiT``.
+        **kwargs: Those of mmengine's ``DefaultSampler``.
+    """
+
+    def __init__(self, *args: Any, processes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share(self, processes)
+        length = len(self.dataset)
+        if self.round_up:
+            self.num_samples = math.ceil(length / self.world_size)
+            self.total_size = self.num_samples * self.world_size
+        else:
+            self.num_samples = math.ceil((length - self.rank) / self.world_size)
+            self.total_size = length
+
+
+@DATA_SAMPLERS.register_module()
+class SharedInfiniteSampler(SeededInfiniteSampler):
+    """``SeededInfiniteSampler`` with the same samples for all processes that share images.
+
+    Args:
+        *args: Those of mmengine's ``InfiniteSampler``.
+        processes (int): Number of processes that share an image, as in ``SpreadXCiT``.
+        **kwargs: Those of mmengine's ``InfiniteSampler``.
+    """
+
+    def __init__(self, *args: Any, processes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share(self, processes)
+        self.indices = self._indices_of_rank()

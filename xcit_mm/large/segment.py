@@ -10,11 +10,11 @@ import torch
 
 from ..errors import UserError
 from .heads import check_segmentor, logits_map
-from .images import Image, Prepare
+from .images import Image, Prepare, open_image
 from .labels import LabelFile, write_results
 from .maps import Map, ResizedMap, TensorMap
 from .plan import BAND, TilingPlan
-from .whole import WholeImage, as_image
+from .whole import WholeImage
 from .windows import Window, pieces, tiles
 
 # Called with what is being done, the steps that are done, and all steps.
@@ -77,18 +77,8 @@ class WholeSegmentation:
             preview (Path, optional): A small picture, a PNG. Defaults to None.
             plan (TilingPlan, optional): How the image is cut. Defaults to None: see :meth:`plan`.
         """
-        image = as_image(image)
-        labels = self.labels(image, plan or self.plan(image))
-        self.report('writing', 0, 1)
-        write_results(labels, image, self.model, out, preview)
-        shutil.rmtree(self.folder)
-        self.report('writing', 1, 1)
-        return out
-
-    @torch.no_grad()
-    def labels(self, image: Image, plan: TilingPlan) -> LabelFile:
-        """Return the labels of an image, in a file of the folder."""
-        model, size = self.model, image.shape[:2]
+        image, model = open_image(image), self.model
+        plan, size = plan or self.plan(image), image.shape[:2]
         logits = logits_map(model, self.backbone(image, plan))
         labels = LabelFile(self.folder, size, max(model.decode_head.out_channels, 2))
         every = list(tiles(size, plan.tile))
@@ -96,7 +86,11 @@ class WholeSegmentation:
             if i >= labels.done:
                 labels.write(tile, classify(model, logits, size, tile))
             self.report('tiles', i + 1, len(every))
-        return labels
+        self.report('writing', 0, 1)
+        write_results(labels, image, model, out, preview)
+        shutil.rmtree(self.folder)
+        self.report('writing', 1, 1)
+        return out
 
 
 def classify(model: Any, logits: Map, size: tuple[int, int], tile: Window) -> np.ndarray:

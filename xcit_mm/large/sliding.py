@@ -16,7 +16,7 @@ from torch import Tensor
 from .images import Image, Prepare
 from .labels import LabelFile
 from .segment import StepProgress, labels_from_logits
-from .store import reserve
+from .store import Rows
 from .windows import Window
 
 # Boxes of a class that share this much of the smaller one are one object, seen by two windows.
@@ -108,12 +108,10 @@ def _carries(folder: Path, shape: tuple[int, int, int]) -> list[np.ndarray]:
     """Create two arrays for the logits that the next row of windows adds to, in files."""
     if shape[1] == 0:
         return [np.empty(shape, np.float32)] * 2
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = []
-    for name in ('carry_0.f32', 'carry_1.f32'):
-        reserve(folder / name, int(np.prod(shape, dtype=np.int64)) * 4)
-        arrays.append(np.memmap(folder / name, np.float32, 'r+', shape=shape))
-    return list(arrays)
+    carries = [Rows(shape, folder / name) for name in ('carry_0.f32', 'carry_1.f32')]
+    for carry in carries:
+        carry.reserve()
+    return [carry.map(0, shape[0], 'r+') for carry in carries]
 
 
 @torch.no_grad()
@@ -137,7 +135,7 @@ def detect_windows(
     every = list(windows(image.shape[:2], window, overlap))
     found = []
     # The model's own preprocessor expects BGR, as mmcv reads.
-    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2], is_bgr=True)
+    to_bgr = Prepare(3 if image.shape[2] in (1, 4) else image.shape[2], channel_order='bgr')
     for i, part in enumerate(every):
         meta = dict(img_shape=part.size, ori_shape=part.size, scale_factor=(1.0, 1.0))
         sample = DetDataSample(metainfo={**meta, 'img_id': i, 'img_path': ''})

@@ -1,7 +1,6 @@
 """A backbone over an image of any size on one machine: the same features, strip by strip.
 
-The tokens live in memory, where layers overwrite them, or in files. A layer reads one file and
-writes another, so that an interrupted layer can be repeated.
+The tokens live in memory or in files, from which an interrupted run resumes.
 """
 
 import hashlib
@@ -25,11 +24,10 @@ from ..models.fast import (
     run_rows,
 )
 from ..models.layers import XCiTLayer
-from .images import ArrayImage, Image, Prepare, open_image
+from .images import Image, Prepare, open_image
 from .maps import Map, PyramidLevel, TokenMap
-from .plan import TilingPlan, make_plan, recorded_plan
-from .store import FileStore, InMemoryStore, Rows
-from .units import parse_bytes
+from .plan import TilingPlan, make_plan, parse_bytes, read_plan, write_plan
+from .store import Rows, TokenStore
 from .windows import Window, pieces
 
 # Called with the number of steps that are done, and of all steps.
@@ -103,13 +101,15 @@ class WholeImage:
                 f'size, {patch} x {patch}.'
             )
 
-        def make() -> TilingPlan:
-            return make_plan(self.backbone, shape, self.memory, self.folder, segmentor)
-
         if self.folder is None:
-            return make()
+            return make_plan(self.backbone, shape, self.memory, None, segmentor)
         job = job_of(self.backbone, image) if self.job is None else self.job
-        return recorded_plan(self.folder, job, make)
+        path = self.folder / 'plan.json'
+        if path.exists():
+            return read_plan(path, job)
+        plan = make_plan(self.backbone, shape, self.memory, self.folder, segmentor)
+        write_plan(path, job, plan)
+        return plan
 
     @torch.no_grad()
     def __call__(self, image: Any, plan: TilingPlan | None = None) -> list[Map]:
@@ -122,14 +122,11 @@ class WholeImage:
         Returns:
             list[Map]: What the backbone returns, computed from the tokens where it is read.
         """
-        image = as_image(image)
+        image = open_image(image)
         plan = plan or self.plan(image)
         shape = (*plan.grid, self.backbone.embed_dims)
         kept = [index + 1 for index in self.backbone.out_indices]
-        if self.folder is None:
-            store: InMemoryStore | FileStore = InMemoryStore(shape, kept)
-        else:
-            store = FileStore(shape, kept, self.folder)
+        store = TokenStore(shape, kept, self.folder)
         self._run_layers(image, plan, store)
         maps: list[Map] = [TokenMap(rows, self.device) for rows in store.levels()]
         pyramid = self.backbone.pyramid
@@ -137,7 +134,7 @@ class WholeImage:
             return maps
         return [PyramidLevel(x, level) for x, level in zip(maps, pyramid.levels, strict=True)]
 
-    def _run_layers(self, image: Image, plan: TilingPlan, store: InMemoryStore | FileStore) -> None:
+    def _run_layers(self, image: Image, plan: TilingPlan, store: TokenStore) -> None:
         """Run stem and layers over strips; gather the sums for the next layer on the way."""
         depth = len(self.backbone.layers)
         strips = list(pieces(plan.grid[0], plan.rows))
@@ -186,7 +183,7 @@ class WholeImage:
     ) -> Iterator[Tensor]:
         """Yield the tokens (rows, W, d) of each strip after a layer."""
         layer = cast(XCiTLayer, self.backbone.layers[index])
-        linear = sums.linear_map(layer.gamma1)
+        linear = sums.linear_map()
         # In memory, the result overwrites the rows above a strip: copies of them are kept.
         above = source.read(0, 0)
         for start, stop in strips:
@@ -205,13 +202,6 @@ def job_of(backbone: XCiT, image: Image) -> str:
     for row in (0, height // 2, height - 1):
         digest.update(image.read(Window(row, row + 1, 0, width)).tobytes())
     return digest.hexdigest()
-
-
-def as_image(image: Any) -> Image:
-    """Return an image from a path, an array, or as it is."""
-    if isinstance(image, (str, Path)):
-        return open_image(image)
-    return image if hasattr(image, 'read') else ArrayImage(image)
 
 
 def check_backbone(backbone: Any) -> None:

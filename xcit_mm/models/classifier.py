@@ -28,7 +28,7 @@ class XCiTClassifier(XCiTTrunk):
         **trunk: The arguments of :class:`XCiT` that do not concern features: ``in_channels``,
             ``mlp_ratio``, ``qkv_bias``, ``drop_path_rate``, ``layer_scale_init``, ``norm_cfg``,
             ``norm_eval``, ``frozen_stages``, ``with_cp``, ``recompute_ffn``, ``attention``,
-            ``fast`` and ``init_cfg``.
+            ``fast``, ``compile`` and ``init_cfg``.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class XCiTClassifier(XCiTTrunk):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images (B, C, H, W): logits (B, num_classes)."""
-        execution = choose_execution(self, images)
+        return super().forward(images)
+
+    def run(self, images: Tensor, execution: Execution) -> Tensor:
+        """Classify images by an execution."""
         for x, _ in self.trunk_outputs(images, execution):  # noqa: B007  only the last one is used
             pass
         return self.classify(x, execution)

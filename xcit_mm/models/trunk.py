@@ -15,7 +15,15 @@ from ..weights.hook import (
     strict_loading,
     translate_state_dict,
 )
-from .fast import FORMS, BatchNorm, Execution, choose_execution, recomputed
+from .fast import (
+    FORMS,
+    BatchNorm,
+    Execution,
+    check_compiler,
+    choose_execution,
+    is_compiled_by_user,
+    recomputed,
+)
 from .layers import ConvPatchEmbed, SinusoidalPositionEncoding, XCiTLayer
 from .variants import Variant
 
@@ -40,6 +48,7 @@ class XCiTTrunk(BaseModule):
         recompute_ffn: bool = False,
         attention: str = 'auto',
         fast: bool = True,
+        compile: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -50,6 +59,10 @@ class XCiTTrunk(BaseModule):
             )
         if attention not in FORMS:
             raise ValueError(f'attention must be one of {", ".join(FORMS)}, not {attention!r}')
+        if compile:
+            check_compiler()
+            if not fast:
+                raise ValueError('compile=True needs fast=True: it compiles the fast execution')
         self.variant = variant
         self.embed_dims = variant.embed_dims
         self.mlp_ratio = mlp_ratio
@@ -64,6 +77,7 @@ class XCiTTrunk(BaseModule):
         self.recompute_ffn = recompute_ffn
         self.attention = attention
         self.fast = fast
+        self.compiled = compile  # not compile, which is a method of every module
         self.as_built: list[tuple] = []  # its fingerprint, set once all parts exist
         self.patch_embed = ConvPatchEmbed(in_channels, self.embed_dims, patch_size, norm_cfg)
         self.pos_embed = SinusoidalPositionEncoding(self.embed_dims)
@@ -82,6 +96,18 @@ class XCiTTrunk(BaseModule):
         register_load_hook(self, translate_state_dict)
         self.register_load_state_dict_post_hook(allow_missing_pyramid)
         self._freeze_stages()
+
+    def forward(self, images: Tensor) -> Any:
+        """Run images (B, C, H, W), by the execution that suits the state of the network."""
+        if self.fast and is_compiled_by_user():
+            from .fast.compiled import run_in_regions
+
+            return run_in_regions(self, images)
+        return self.run(images, choose_execution(self, images))
+
+    def run(self, images: Tensor, execution: Execution) -> Any:
+        """Run images by an execution."""
+        raise NotImplementedError
 
     def trunk_outputs(
         self, images: Tensor, execution: Execution | None = None

@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .fast import choose_execution, fingerprint
+from .fast import Execution, fingerprint
 from .pyramid import Pyramid
 from .trunk import XCiTTrunk
 from .variants import resolve_levels, resolve_variant, translate_released
@@ -53,6 +53,9 @@ class XCiT(XCiTTrunk):
         fast (bool): Whether :mod:`xcit_mm.models.fast` may run the layers. If not, or if a module
             was hooked, wrapped or replaced or is being traced, the plain modules run. The
             result is the same. Defaults to True.
+        compile (bool): Whether ``torch.compile`` compiles the layers: one graph for all layers,
+            for images and batches of any size. Needs PyTorch 2.7 and a compiler for the device.
+            The result is the same. Defaults to False.
         init_cfg (dict or list[dict], optional): Initialization config. Defaults to None.
         **released: The backbone arguments of the authors' released configs (``embed_dim``,
             ``depth``, ``num_heads``, ``eta``, ...) in place of ``arch``.
@@ -87,6 +90,7 @@ class XCiT(XCiTTrunk):
         pyramid: bool = True,
         attention: str = 'auto',
         fast: bool = True,
+        compile: bool = False,
         init_cfg: dict | list[dict] | None = None,
         **released: Any,
     ) -> None:
@@ -108,6 +112,7 @@ class XCiT(XCiTTrunk):
             recompute_ffn=recompute_ffn,
             attention=attention,
             fast=fast,
+            compile=compile,
             init_cfg=init_cfg,
         )
         self.out_indices = out_indices
@@ -127,7 +132,10 @@ class XCiT(XCiTTrunk):
             tuple[Tensor]: With a pyramid, maps of ``strides``; otherwise maps of stride
             ``patch_size``.
         """
-        execution = choose_execution(self, images)
+        return super().forward(images)
+
+    def run(self, images: Tensor, execution: Execution) -> tuple[Tensor, ...]:
+        """Extract features by an execution."""
         kept: list[Tensor] = []
         for depth, (x, grid) in enumerate(self.trunk_outputs(images, execution)):
             if depth - 1 in self.out_indices:

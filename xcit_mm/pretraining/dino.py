@@ -12,6 +12,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..weights.hook import register_load_hook
 from .classifier import accept_bare_weights
@@ -139,9 +140,8 @@ class DINO(BaseModel):
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:
         """Move the teacher's parameters towards the student's; its BatchNorms have their own."""
-        pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
-        for teacher, student in pairs:
-            teacher.mul_(momentum).add_(student, alpha=1 - momentum)
+        parameters = [list(branch.parameters()) for branch in (self.teacher, self.student)]
+        get_ema_multi_avg_fn(momentum)(*parameters, None)
 
     def forward(
         self,

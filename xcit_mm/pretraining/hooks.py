@@ -77,6 +77,24 @@ def ramp(start: float, end: float, step: int, steps: int) -> float:
     return end if step >= steps - 1 else start + (end - start) * step / (steps - 1)
 
 
+def clip_each_gradient(optimizer: Optimizer, max_norm: float) -> None:
+    """Scale down each gradient whose own norm is larger than ``max_norm``.
+
+    In mixed precision, a fused optimizer has gradients that it unscales in its step, by the
+    ``grad_scale`` that GradScaler sets before. Other optimizers get unscaled gradients.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group['params']]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    scale = getattr(optimizer, 'grad_scale', None)
+    norms = norms if scale is None else norms / scale
+    factors = (max_norm / (norms + 1e-6)).clamp(max=1)
+    for gradient, factor in zip(gradients, factors, strict=True):
+        gradient.mul_(factor)
+
+
 @HOOKS.register_module()
 class DINOHook(Hook):
     """The schedules of DINO, and what it does before and after each step of the optimizer.
@@ -139,11 +157,8 @@ class DINOHook(Hook):
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Clip each gradient, and drop those of a frozen last layer."""
-        parameters = [p for group in optimizer.param_groups for p in group['params']]
-        for parameter in parameters:
-            if self.clip_grad and parameter.grad is not None:
-                norm = torch.linalg.vector_norm(parameter.grad)
-                parameter.grad.mul_((self.clip_grad / (norm + 1e-6)).clamp(max=1))
+        if self.clip_grad:
+            clip_each_gradient(optimizer, self.clip_grad)
         if self.runner.epoch < self.freeze_last_layer:
             for parameter in self.model.student.head.last_layer.parameters():
                 parameter.grad = None

@@ -4,14 +4,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import FigureBase
 from torch import Tensor
 
 from ..models.classifier import XCiTClassifier
 from ..models.trunk import XCiTTrunk
-from .drawing import Frame, HeatMaps
+from .drawing import HeatMaps
 from .images import Normalize, Preprocess
-from .observe import run_picture
+from .observe import Picture, run_picture
 
 COLUMNS = 8
 
@@ -37,7 +36,7 @@ def class_attention(
     return run_picture(ClassAttentionMaps(backbone), image, preprocess, figure)
 
 
-class ClassAttentionMaps:
+class ClassAttentionMaps(Picture):
     """The picture; see :func:`class_attention`."""
 
     def __init__(self, backbone: XCiTTrunk) -> None:
@@ -63,13 +62,7 @@ class ClassAttentionMaps:
     def result(self) -> np.ndarray:
         return np.stack(self.maps)
 
-    def height(self, aspect: float) -> float:
-        return self._heat_maps().height(aspect)
-
-    def draw(self, canvas: FigureBase, frame: Frame) -> None:
-        self._heat_maps().draw(canvas, frame)
-
-    def _heat_maps(self) -> HeatMaps:
+    def heat_maps(self) -> HeatMaps:
         return HeatMaps(
             'Class attention: from the class token to the patches',
             [f'head {i + 1}' for i in range(self.backbone.variant.num_heads)],

@@ -12,8 +12,7 @@ from ..models.fast import StatisticsSum, attention_from_statistics
 from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
-from .layers import choose_layers
-from .observe import run_picture
+from .observe import Picture, choose_layers, run_picture
 
 # Fraction of the figure's width for the maps; the curves get the rest.
 MAPS_SHARE = 0.66
@@ -65,7 +64,7 @@ def relative_entropy(attention: Tensor) -> Tensor:
     return rows.mean(-1) / max(np.log(attention.shape[-1]), 1e-12)
 
 
-class CrossCovarianceMaps:
+class CrossCovarianceMaps(Picture):
     """The picture; see :func:`cross_covariance`."""
 
     def __init__(self, backbone: XCiTTrunk, layers: Sequence[int] | None = None) -> None:

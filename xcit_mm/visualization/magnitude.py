@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import FigureBase
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..models.fast import StatisticsSum, query_key_norms, token_chunks
 from ..models.layers import XCiTLayer
 from ..models.trunk import XCiTTrunk
-from .drawing import Frame, HeatMaps
+from .drawing import HeatMaps
 from .images import Normalize, Preprocess
-from .layers import choose_layers
-from .observe import run_picture
+from .observe import Picture, choose_layers, run_picture
 
 COLUMNS = 6
 
@@ -73,7 +71,7 @@ def magnitude_of_layer(layer: XCiTLayer, tokens: Tensor) -> Tensor:
     return magnitude.permute(1, 2, 0)
 
 
-class QueryKeyMagnitude:
+class QueryKeyMagnitude(Picture):
     """The picture; see :func:`query_key_magnitude`."""
 
     def __init__(
@@ -93,13 +91,7 @@ class QueryKeyMagnitude:
     def result(self) -> np.ndarray:
         return np.stack([self.maps[layer] for layer in self.layers])
 
-    def height(self, aspect: float) -> float:
-        return self._heat_maps().height(aspect)
-
-    def draw(self, canvas: FigureBase, frame: Frame) -> None:
-        self._heat_maps().draw(canvas, frame)
-
-    def _heat_maps(self) -> HeatMaps:
+    def heat_maps(self) -> HeatMaps:
         maps = self.result()
         rows = {'queries': maps[:, 0], 'keys': maps[:, 1]}
         if self.per_head:

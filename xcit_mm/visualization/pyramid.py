@@ -13,7 +13,7 @@ from ..models.trunk import XCiTTrunk
 from ..models.xcit import XCiT
 from .drawing import PANEL_TITLE_HEIGHT, PERCENTILES, TITLE_HEIGHT, WIDTH, Frame
 from .images import Normalize, Preprocess
-from .observe import run_picture
+from .observe import Picture, run_picture
 
 # The fraction of a level's variance that a coarser map must keep to be as informative.
 KEPT = 0.9
@@ -143,7 +143,7 @@ def kept_by_pooling(features: Tensor) -> np.ndarray:
     return kept
 
 
-class PyramidFeatures:
+class PyramidFeatures(Picture):
     """The picture; see :func:`pyramid_features`."""
 
     def __init__(self, backbone: XCiTTrunk) -> None:

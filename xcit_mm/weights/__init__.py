@@ -5,8 +5,15 @@ from .formats import recognize, unwrap
 from .hook import WeightsError
 from .initialize import PretrainedXCiT, inflate
 from .read import CheckpointError, UnsafeCheckpointError, read_checkpoint
-from .sources import DownloadError, download, published, read_weights, register, resolve_short_name
-from .strict import use_strict_reader
+from .sources import (
+    DownloadError,
+    download,
+    published,
+    read_weights,
+    register,
+    resolve_short_name,
+    use_strict_reader,
+)
 
 __all__ = [
     'CheckpointError',

@@ -2,7 +2,8 @@
 
 Importing the package adds ``xcit://``, ``timm://`` and safetensors files to what mmengine can read,
 so a config can use them wherever it names a checkpoint. Everything in this module reads strictly.
-How mmengine reads other files stays as it is, unless :mod:`.strict` is asked to change that.
+How mmengine reads other files stays as it is until :func:`use_strict_reader` is called. Registering
+a loader is mmengine's public way to read a scheme; nothing else in it changes.
 
 Files are downloaded here, because nothing else does all that is needed: torch.hub and mmengine
 start over after an interruption and mix up files of the same name from two places, and
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as zoo
 
 from xcit_mm_runtime.progress import progress_bar
 
@@ -32,6 +34,18 @@ TIMEOUT = 60
 # Files of the model zoos are named after the start of their hash: resnet50-0676ba61.pth. Some end
 # in a date instead: -20210623.pth
 HASH_IN_NAME = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
+
+WEB = ('http://', 'https://')
+# mmengine itself cannot read these files. Its schemes are regular expressions.
+SAFETENSORS = r'(?!\S+://).+\.safetensors$'
+# mmengine's model zoos -> its function that lists their addresses by name
+ZOOS = {
+    'torchvision': 'get_torchvision_models',
+    'modelzoo': 'get_torchvision_models',
+    'openmmlab': 'get_external_models',
+    'open-mmlab': 'get_external_models',
+    'mmcls': 'get_mmcls_models',
+}
 
 # What the paper fine-tunes on COCO and ADE20k: distilled on ImageNet, at 384 pixels.
 DENSE_INITIALIZATION = '384_dist'
@@ -173,29 +187,14 @@ def _check_hash(url: str, path: Path, name: str) -> None:
         )
 
 
-def load_from_file(filename: str, map_location: Any = None) -> dict:
-    """Read a path strictly."""
-    return sanitize_checkpoint(read_checkpoint(filename, map_location), filename)
-
-
-def load_from_web(filename: str, map_location: Any = None, **_: Any) -> dict:
-    """Download a web address once, then read it strictly."""
-    return load_from_file(str(download(filename)), map_location)
-
-
-def load_from_published(filename: str, map_location: Any = None) -> dict:
-    """Read ``xcit://NAME``, one of the authors' files."""
-    return load_from_web(resolve_short_name(filename), map_location)
-
-
-def load_from_timm(filename: str, map_location: Any = None) -> dict:
-    """Read ``timm://NAME``, weights that timm publishes as safetensors."""
-    name = filename.removeprefix('timm://')
+def _download_from_timm(source: str) -> Path:
+    """Download ``timm://NAME``, weights that timm publishes as safetensors."""
+    name = source.removeprefix('timm://')
     try:
         import timm
         from huggingface_hub import hf_hub_download
     except ImportError as error:
-        raise ImportError(f'{filename} needs timm: pip install timm') from error
+        raise ImportError(f'{source} needs timm: pip install timm') from error
     found = timm.get_pretrained_cfg(name) if timm.is_model(name.partition('.')[0]) else None
     if found is None or not found.hf_hub_id:
         known = ', '.join(timm.list_pretrained('xcit*'))
@@ -203,31 +202,74 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
             f'timm has no weights named {name!r}; its XCiT models are {known}'
         )
     try:
-        path = hf_hub_download(found.hf_hub_id, 'model.safetensors')
+        return Path(hf_hub_download(found.hf_hub_id, 'model.safetensors'))
     except (OSError, RuntimeError) as error:
-        raise DownloadError(f'timm://{name} could not be downloaded: {error}') from error
-    return load_from_file(path, map_location)
+        raise DownloadError(f'{source} could not be downloaded: {error}') from error
 
 
-OWN_SCHEMES = {'xcit://': load_from_published, 'timm://': load_from_timm}
-WEB_SCHEMES = ('http://', 'https://')
-# mmengine itself cannot read these files. Its schemes are regular expressions.
-SAFETENSORS = r'(?!\S+://).+\.safetensors$'
+def _find_in_zoo(source: str) -> Path:
+    """Find a name of one of mmengine's model zoos, such as ``torchvision://NAME``."""
+    scheme, _, name = source.partition('://')
+    known = getattr(zoo, ZOOS[scheme])()
+    if name not in known:
+        name = zoo.get_deprecated_model_names().get(name, name)
+    if name not in known:
+        raise UnknownWeightsError(f'mmengine has no weights named {source!r}')
+    if known[name].startswith(WEB):
+        return download(known[name])
+    return Path(zoo._get_mmengine_home(), known[name])
+
+
+def locate(source: str) -> Path:
+    """Return the file of weights; download it if it is elsewhere.
+
+    Args:
+        source (str): As for :func:`read_weights`.
+    """
+    if source.startswith('xcit://'):
+        return download(resolve_short_name(source))
+    if source.startswith('timm://'):
+        return _download_from_timm(source)
+    if source.startswith(WEB):
+        return download(source)
+    return _find_in_zoo(source) if source.partition('://')[0] in ZOOS else Path(source)
 
 
 def read_weights(source: str, map_location: Any = 'cpu') -> dict:
     """Read weights strictly, whatever mmengine's own reader is.
 
     Args:
-        source (str): A path, a web address, ``xcit://NAME`` or ``timm://NAME``.
-        map_location: As for ``torch.load``. Defaults to ``cpu``.
+        source (str): A path, a web address, ``xcit://NAME``, ``timm://NAME``, or a name of one of
+            mmengine's model zoos.
+        map_location: As for :func:`read_checkpoint`. Defaults to ``cpu``.
     """
-    loaders = OWN_SCHEMES | dict.fromkeys(WEB_SCHEMES, load_from_web)
-    matching = (loader for prefix, loader in loaders.items() if source.startswith(prefix))
-    return next(matching, load_from_file)(source, map_location)
+    path = locate(source)
+    content = sanitize_checkpoint(read_checkpoint(path, map_location), path)
+    if not source.startswith('mmcls://'):
+        return content
+    # Files of classifiers, of which models take the backbone.
+    prefix = 'backbone.'
+    state = content.get('state_dict', content)
+    return {'state_dict': {n[len(prefix) :]: t for n, t in state.items() if n.startswith(prefix)}}
+
+
+def load_from_strict_reader(filename: str, map_location: Any = None) -> dict:
+    """Read weights for mmengine, which logs this name."""
+    return read_weights(filename, map_location)
 
 
 def register() -> None:
     """Add ``xcit://``, ``timm://`` and safetensors files to what mmengine can read."""
-    for prefix, loader in {**OWN_SCHEMES, SAFETENSORS: load_from_file}.items():
-        CheckpointLoader.register_scheme(prefix, loader, force=True)
+    schemes = ['xcit://', 'timm://', SAFETENSORS]
+    CheckpointLoader.register_scheme(schemes, load_from_strict_reader, force=True)
+
+
+def use_strict_reader() -> None:
+    """Let mmengine read every checkpoint of this process with :func:`read_weights`.
+
+    This covers ``load_from``, ``resume``, ``init_cfg`` and the inferencers of mmdet and mmseg. All
+    commands of this package call it; ``import xcit_mm`` does not. Calling it again changes nothing.
+    ``s3://``, ``petrel://`` and ``pavi://`` are not covered.
+    """
+    schemes = ['', *WEB, *(f'{scheme}://' for scheme in ZOOS)]
+    CheckpointLoader.register_scheme(schemes, load_from_strict_reader, force=True)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from xcit_mm.models import XCiT
-from xcit_mm.models.fast import Execution, choose_execution, chunks
+from xcit_mm.models.fast import Execution, choose_execution, chunks, execution
 from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA, ClassAttention
 from xcit_mm.models.pyramid import Pyramid
@@ -68,6 +68,7 @@ CHANGES = {
     'own method': lambda m: setattr(
         m.layers[1].xca, 'attention_map', lambda q, k: XCA.attention_map(m.layers[1].xca, q, k)
     ),
+    'compiled': lambda m: m.layers[0].ffn.compile(backend='eager'),
     'own run_layer': lambda m: setattr(m, 'run_layer', lambda *args: XCiT.run_layer(m, *args)),
 }
 
@@ -236,3 +237,42 @@ def test_stochastic_depth_alone_can_be_on():
         layer.drop_path.train()
     with torch.no_grad():
         assert len({float(model(IMAGES)[0].double().sum()) for _ in range(20)}) > 1
+
+
+class Samples:
+    """Counts the samples that a function is given as its first argument."""
+
+    def __init__(self, function):
+        self.function, self.count = function, 0
+
+    def __call__(self, x, *args):
+        self.count += len(x)
+        return self.function(x, *args)
+
+
+@pytest.mark.parametrize('attention', ['token', 'covariance'])
+@pytest.mark.parametrize('with_cp', [False, True])
+@pytest.mark.parametrize(
+    'factors',
+    [(0, 2, 2, 0), (2, 0, 2, 2), (0, 0, 0, 2), (2, 2, 2, 2), (0, 0, 0, 0), (2,), (0,)],
+)
+def test_dropped_samples_are_not_computed(factors, with_cp, attention, monkeypatch):
+    """The result and all gradients are those of the plain layer, which computes them."""
+    model = backbone(drop_path_rate=0.5, attention=attention, with_cp=with_cp).double().train()
+    layer, grid = model.layers[0], (3, 4)
+    x = torch.randn(len(factors), 12, 16, dtype=torch.float64, requires_grad=True)
+    scale = torch.tensor(factors, dtype=torch.float64).view(-1, 1, 1)
+    monkeypatch.setattr(layer.drop_path, 'forward', lambda x: x * scale)
+    counts = Samples(execution.scaled_xca), Samples(execution.feed_forward_residual)
+    monkeypatch.setattr(execution, 'scaled_xca', counts[0])
+    monkeypatch.setattr(execution, 'feed_forward_residual', counts[1])
+
+    def results(kind):
+        out = kind(model).run_layer(0, x, grid)
+        weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+        # Gradients of zeros, not None: DistributedDataParallel waits for every parameter.
+        return out, *torch.autograd.grad((out * weight).sum(), [x, *layer.parameters()])
+
+    assert_close(results(Differentiable), results(Execution))
+    num_kept = max(sum(factor != 0 for factor in factors), 1)
+    assert [each.count for each in counts] == [num_kept * (1 + with_cp), num_kept]

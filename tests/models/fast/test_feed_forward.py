@@ -60,6 +60,6 @@ def test_a_frozen_layer_keeps_no_hidden_layer(monkeypatch):
     for parameter in (gamma, *ffn.parameters(), *norm.parameters()):
         assert feed_forward_residual(x, ffn, norm, gamma).requires_grad
         parameter.requires_grad_(False)
-    assert sizes == [(10, 12)] * 7
+    assert sizes == [(2, 5, 12)] * 7
     feed_forward_residual(x, ffn, norm, gamma)
     assert len(sizes) == 7

@@ -11,8 +11,8 @@ from mmengine.registry import DATASETS
 from xcit_mm_runtime.coco import read_coco
 from xcit_mm_runtime.progress import track
 
-from ..folders import contents_of
-from ..images import check_image, in_threads
+from ..folders import count_file_types
+from ..images import check_image, map_in_threads
 from ..problems import CheckReport, Problem
 from .coco import STOPPING, check_coco
 from .labels import (
@@ -20,8 +20,8 @@ from .labels import (
     check_any_label,
     check_label,
     check_reduce_zero_label,
-    either,
     find_unused_classes,
+    join_suffixes,
     orphan_labels,
 )
 
@@ -129,7 +129,7 @@ def find_problems(datasets: dict[str, list[dict]], workers: int | None = None) -
             check = _choose_check(dataset)(dataset, masks)
             report.problems += check.problems
             report.images += len(check.images)
-            results = in_threads(check.check_image, check.images, workers)
+            results = map_in_threads(check.check_image, check.images, workers)
             for found in track(results, split, len(check.images)):
                 report.problems += found
             report.problems += check.finish()
@@ -166,7 +166,7 @@ def explain_empty(dataset: Any, found: int = 0) -> Problem:
         return Problem('dataset: empty', dataset.ann_file, 'it lists no images')
     folder = dataset.data_prefix.get('img_path') or ''
     detail = (
-        f'no file ends in {either(dataset.img_suffix)}; the folder has '
-        f'{contents_of(Path(folder))}. Set img_suffix of the dataset'
+        f'no file ends in {join_suffixes(dataset.img_suffix)}; the folder has '
+        f'{count_file_types(Path(folder))}. Set img_suffix of the dataset'
     )
     return Problem('dataset: empty', str(folder), detail)

@@ -10,7 +10,7 @@ from PIL import Image
 from xcit_mm_runtime.text import join_some
 
 from ...configs import nested_dicts
-from ..folders import contents_of, label_endings, stem_of
+from ..folders import count_file_types, label_endings, stem_of
 from ..problems import Problem
 
 
@@ -140,16 +140,20 @@ def check_any_label(dataset: Any, infos: list[dict]) -> Problem | None:
     images = [Path(os.path.relpath(info['img_path'], image_folder)).as_posix() for info in infos]
     stems = [stem_of(name, dataset.img_suffix) or name for name in images]
     labels = (path.relative_to(folder).as_posix() for path in Path(folder).rglob('*.*'))
-    detail = f'no label has the name of an image and ends in {either(dataset.seg_map_suffix)}; '
+    detail = (
+        f'no label has the name of an image and ends in {join_suffixes(dataset.seg_map_suffix)}; '
+    )
     if endings := label_endings(stems, labels):
-        detail += f'the labels there end in {either(endings[:3])}. '
+        detail += f'the labels there end in {join_suffixes(endings[:3])}. '
         detail += f'Set seg_map_suffix={endings[0]!r}'
     else:
-        detail += f'the folder has {contents_of(Path(folder))}, and none has the name of an image'
+        detail += (
+            f'the folder has {count_file_types(Path(folder))}, and none has the name of an image'
+        )
     return Problem('dataset: no labels', str(folder), detail)
 
 
-def either(suffixes: str | tuple[str, ...] | list[str]) -> str:
+def join_suffixes(suffixes: str | tuple[str, ...] | list[str]) -> str:
     """Return suffixes as words of a message."""
     return suffixes if isinstance(suffixes, str) else ' or '.join(suffixes)
 

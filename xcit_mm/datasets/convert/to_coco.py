@@ -16,8 +16,8 @@ from xcit_mm_runtime.progress import track
 
 from ...errors import UserError
 from ..check.coco import check_object
-from ..folders import contents_of
-from ..images import check_image, in_threads
+from ..folders import count_file_types
+from ..images import check_image, map_in_threads
 from ..problems import CheckReport, Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
 from .voc import VocFolder
@@ -90,7 +90,7 @@ def convert_folder(
         check_writable(path)
     report = CheckReport(wanted, problems=[*source.problems, *_find_leakage(source)])
     images = list(dict.fromkeys(image for split in wanted for image in source.splits[split]))
-    results = in_threads(functools.partial(_read, source), images)
+    results = map_in_threads(functools.partial(_read, source), images)
     for problems in track(results, 'reading', len(images)):
         report.problems += problems
     occurring = {one.name for image in images for one in image.objects}
@@ -119,7 +119,7 @@ def _open(folder: Path, kind: str | None, classes: list[str] | None) -> Annotate
         raise UserError(
             f'{folder} is in neither format. Looked for XML files (Pascal VOC), and for text files '
             'with the names of images, classes.txt or a YAML file with names (YOLO). '
-            f'Found {contents_of(folder)}.'
+            f'Found {count_file_types(folder)}.'
         )
     try:
         return FORMATS[kind](folder, classes)

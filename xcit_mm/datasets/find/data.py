@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ...errors import UserError
-from ..folders import contents_of
+from ..folders import count_file_types
 from ..images import find_bit_depth
 
 # Images that are looked at for what most have in common.
@@ -109,5 +109,5 @@ def nothing_found(folder: Path, task: str) -> str:
     """Describe what was looked for in a folder without usable data, and what is there."""
     return (
         f'{folder} has nothing to train on. Looked for {LOOKED_FOR[task]}. '
-        f'Found {contents_of(folder)}.'
+        f'Found {count_file_types(folder)}.'
     )

@@ -19,7 +19,7 @@ from ..folders import (
     relative_to,
     split_randomly,
 )
-from ..images import in_threads
+from ..images import map_in_threads
 from .data import SAMPLE, FoundData, Split
 
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
@@ -167,7 +167,7 @@ class LabelScan:
         sample = set(paths[:: max(1, len(paths) // SAMPLE)])
         counts = np.zeros((2, IGNORED + 1), np.int64)
         self.regions = []
-        for found, regions in in_threads(lambda p: _count(p, p in sample), paths):
+        for found, regions in map_in_threads(lambda p: _count(p, p in sample), paths):
             counts += found, found > 0
             self.regions += regions
         values = np.flatnonzero(counts[0]).tolist()

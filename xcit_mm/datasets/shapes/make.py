@@ -7,6 +7,7 @@ special code. The two have the same images.
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import cv2
 import numpy as np
 from filelock import FileLock
 
-from xcit_mm_runtime import rle
+from xcit_mm_runtime import coco, rle
 from xcit_mm_runtime.files import check_new
 from xcit_mm_runtime.progress import track
 
@@ -60,13 +61,10 @@ def make_shapes(
     unfinished = root.with_name(root.name + '.unfinished')
     shutil.rmtree(unfinished, ignore_errors=True)
     for number, (split, count) in enumerate({'train': train, 'val': val}.items()):
-        writer = _SplitWriter(unfinished, split)
-        for index in track(range(count), f'drawing shapes for {split}'):
-            # Each image has its own random stream, so their order does not matter.
-            rng = np.random.default_rng([seed, number, index])
-            height, width = _image_size(rng, size)
-            writer.add(index, draw_scene(rng, height, width, negatives))
-        writer.close()
+        # Each image has its own random stream, so their order does not matter.
+        streams = (np.random.default_rng([seed, number, index]) for index in range(count))
+        scenes = (draw_scene(rng, *_image_size(rng, size), negatives) for rng in streams)
+        _write_split(unfinished, split, track(scenes, f'drawing shapes for {split}', count))
     spec = {'train': train, 'val': val, 'size': size, 'seed': seed, 'negatives': negatives}
     (unfinished / SPEC_FILE).write_text(json.dumps(spec) + '\n', encoding='utf-8')
     if root.exists():
@@ -106,45 +104,35 @@ def _image_size(rng: np.random.Generator, size: int) -> tuple[int, int]:
     return sizes[rng.integers(6)]
 
 
-class _SplitWriter:
-    """Writes the images and annotations of one split in both layouts."""
-
-    def __init__(self, root: Path, split: str) -> None:
-        coco_name, ade_name = SPLITS[split]
-        self.split = split
-        self.coco_images = root / 'coco' / coco_name
-        self.coco_file = root / 'coco' / 'annotations' / f'instances_{coco_name}.json'
-        self.ade_images = root / 'ade' / 'images' / ade_name
-        self.ade_labels = root / 'ade' / 'annotations' / ade_name
-        folders = (self.coco_images, self.coco_file.parent, self.ade_images, self.ade_labels)
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        self.images: list[dict] = []
-        self.annotations: list[dict] = []
-
-    def add(self, index: int, scene: Scene) -> None:
+def _write_split(root: Path, split: str, scenes: Iterable[Scene]) -> None:
+    """Write the images and annotations of one split in both layouts."""
+    coco_name, ade_name = SPLITS[split]
+    coco_images, coco_file = root / 'coco' / coco_name, f'instances_{coco_name}.json'
+    coco_folder = root / 'coco' / 'annotations'
+    ade_images, ade_labels = (root / 'ade' / kind / ade_name for kind in ('images', 'annotations'))
+    for folder in (coco_images, coco_folder, ade_images, ade_labels):
+        folder.mkdir(parents=True, exist_ok=True)
+    images: list[dict] = []
+    annotations: list[dict] = []
+    for number, scene in enumerate(scenes, 1):
         height, width = scene.image.shape[:2]
-        image_id = index + 1
-        name = f'{image_id:012d}.jpg'
+        name, stem = f'{number:012d}.jpg', f'ADE_{split}_{number:08d}'
         encoded = cv2.imencode('.jpg', scene.image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
-        (self.coco_images / name).write_bytes(encoded)
-        self.images.append({'id': image_id, 'file_name': name, 'height': height, 'width': width})
+        (coco_images / name).write_bytes(encoded)
+        (ade_images / f'{stem}.jpg').write_bytes(encoded)
+        cv2.imwrite(str(ade_labels / f'{stem}.png'), label_image(scene))
+        images.append({'id': number, 'file_name': name, 'height': height, 'width': width})
         for shape in scene.shapes:
-            annotation = {'id': len(self.annotations) + 1, 'image_id': image_id}
-            self.annotations.append({**annotation, **_annotation(shape)})
-        ade_name = f'ADE_{self.split}_{image_id:08d}'
-        (self.ade_images / f'{ade_name}.jpg').write_bytes(encoded)
-        cv2.imwrite(str(self.ade_labels / f'{ade_name}.png'), label_image(scene))
-
-    def close(self) -> None:
-        content = {
-            'info': {'description': 'shapes, made by xcit_mm'},
-            'licenses': [],
-            'categories': [{'id': i + 1, 'name': name} for i, name in enumerate(CLASSES)],
-            'images': self.images,
-            'annotations': self.annotations,
-        }
-        self.coco_file.write_text(json.dumps(content), encoding='utf-8')
+            ids = {'id': len(annotations) + 1, 'image_id': number}
+            annotations.append({**ids, **_annotation(shape)})
+    content = {
+        'info': {'description': 'shapes, made by xcit_mm'},
+        'licenses': [],
+        'categories': coco.categories(CLASSES, None),
+        'images': images,
+        'annotations': annotations,
+    }
+    (coco_folder / coco_file).write_text(json.dumps(content), encoding='utf-8')
 
 
 def _annotation(shape: Shape) -> dict[str, Any]:

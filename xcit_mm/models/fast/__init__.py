@@ -16,10 +16,10 @@ from .execution import Execution, choose_execution, fingerprint, is_changed
 from .feed_forward import feed_forward_residual
 from .layout import map_to_tokens, tokens_to_map
 from .lpi import HALO
-from .operators import BatchNorm, assume, is_batch_norm
+from .operators import BatchNorm, assume, check_compiler, is_batch_norm, is_compiled_by_user
 from .pyramid import rescale_over_strips
 from .recompute import recomputed
-from .residual import add_branch, path_scale
+from .residual import add_branch, path_scale, split_layer_scale
 from .rows import run_rows
 from .stem import StemRows, add_positions, has_fixed_statistics
 from .xca import FORMS, covariance_xca
@@ -35,6 +35,7 @@ __all__ = [
     'add_positions',
     'assume',
     'attention_from_statistics',
+    'check_compiler',
     'choose_execution',
     'covariance_xca',
     'feed_forward_residual',
@@ -42,6 +43,7 @@ __all__ = [
     'has_fixed_statistics',
     'is_batch_norm',
     'is_changed',
+    'is_compiled_by_user',
     'linear_map',
     'map_to_tokens',
     'path_scale',
@@ -50,6 +52,7 @@ __all__ = [
     'rescale_over_strips',
     'run_rows',
     'shift_origin',
+    'split_layer_scale',
     'statistics',
     'token_chunks',
     'tokens_to_map',

@@ -44,6 +44,24 @@ def batch_chunks(tokens: Tensor) -> list[tuple[slice, slice]]:
     ]
 
 
+def sample_chunks(x: Tensor, width: int) -> list[tuple[slice, slice]]:
+    """Cut the first two dimensions of tokens into whole samples or parts of one sample.
+
+    So a chunk of contiguous tokens is contiguous.
+
+    Args:
+        x (Tensor): (B, N, d).
+        width (int): Width of the widest tensor that is computed from them.
+    """
+    batch, num_tokens, _ = x.shape
+    length = _piece_length(batch * num_tokens, width, x.device, MIN_TOKENS)
+    if length < num_tokens:
+        chunks = token_chunks(x[0], width)
+        return [(slice(i, i + 1), chunk) for i in range(batch) for chunk in chunks]
+    together = max(length // max(num_tokens, 1), 1)
+    return [(slice(i, i + together), slice(None)) for i in range(0, batch, together)]
+
+
 def strips(num_rows: int, width: int, device: torch.device) -> list[tuple[int, int]]:
     """Return the first and the last row, exclusive, of each strip of a map.
 
@@ -66,11 +84,3 @@ def _piece_length(total: int, width: int, device: torch.device, minimum: int) ->
     longest = max(minimum, elements // max(width, 1))  # an empty batch has no width
     count = max(-(-total // longest), 1)
     return max(-(-total // count), 1)
-
-
-def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left @ right``, one product or a batch, in the precision of the total."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right) if total.ndim == 2 else total.baddbmm_(left, right)
-    else:
-        total += left @ right

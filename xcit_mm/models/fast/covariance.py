@@ -21,13 +21,7 @@ from torch.nn import functional as F
 
 from ..layers import XCA
 from .chunks import batch_chunks
-from .precision import (
-    at_least_float32,
-    autocast_dtype,
-    is_half,
-    sums_halves_in_float32,
-    without_autocast,
-)
+from .precision import autocast_dtype, is_half, sums_halves_in_float32, without_autocast
 
 # The norm below which a channel counts as zero, as in F.normalize; squared where squares are
 # compared.
@@ -56,8 +50,9 @@ def statistics(tokens: Tensor) -> Tensor:
     """Return ``S = X̄ᵀ X̄`` (B, d + 1, d + 1) of tokens X (B, N, d) and a column of ones."""
     dtype = product_dtype(tokens)
     with without_autocast(tokens):
-        first_moment = at_least_float32(tokens).sum(1)
         tokens = tokens.to(dtype)
+        # Of the same rounded tokens, or S need not be positive.
+        first_moment = tokens.sum(1, dtype=torch.promote_types(dtype, torch.float32))
         is_trained = torch.is_grad_enabled() and tokens.requires_grad
         second = SecondMoment.apply(tokens) if is_trained else second_moment(tokens)
         return assemble(second, first_moment, tokens.shape[1])
@@ -96,9 +91,9 @@ class StatisticsSum:
                 self.second = x.new_zeros(batch, dims, dims, dtype=self.dtype or sum_dtype)
                 self.first = x.new_zeros(batch, dims, dtype=self.dtype or sum_dtype)
             for samples, chunk in batch_chunks(x):
-                normed = self.norm(x[samples, chunk]).sub_(self.origin[samples])
+                normed = self.norm(x[samples, chunk]).sub_(self.origin[samples]).to(dtype)
                 self.first[samples].add_(normed.sum(1, dtype=sum_dtype))
-                add_second_moment(self.second[samples], normed.to(dtype))
+                add_second_moment(self.second[samples], normed)
         self.count += x.shape[1]
         return self
 
@@ -108,11 +103,12 @@ class StatisticsSum:
             S = assemble(self.second, self.first, self.count)
             return S, self.xca.qkv(self.origin[:, 0].to(self.xca.qkv.weight.dtype))
 
-    def linear_map(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    def linear_map(self) -> tuple[Tensor, Tensor]:
         """Return the :func:`linear_map` (B, d, d), (B, d) of tokens with their own origin."""
         attention = attention_from_statistics(self.xca, *self.result())
-        weight, bias = linear_map(self.xca, attention, self.xca.qkv.bias, gamma)
-        return weight.to(gamma.dtype), bias.to(gamma.dtype)
+        weight, bias = linear_map(self.xca, attention, self.xca.qkv.bias)
+        dtype = self.xca.proj.weight.dtype
+        return weight.to(dtype), bias.to(dtype)
 
     def state(self) -> dict[str, Tensor]:
         """Return what :meth:`load` needs to continue."""
@@ -221,7 +217,7 @@ def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Te
 
 
 def linear_map(
-    xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor | None
+    xca: XCA, attention: Tensor, qkv_bias: Tensor | None, gamma: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return values, attention, projection and LayerScale as one linear map of the tokens.
 
@@ -230,7 +226,7 @@ def linear_map(
         attention (Tensor): The map A, (B, h, d/h, d/h).
         qkv_bias (Tensor, optional): Biases of the projection to queries, keys and values: (3 d), or
             one set per sample, (B, 3 d).
-        gamma (Tensor, optional): LayerScale (d); None if the projection contains it.
+        gamma (Tensor, optional): LayerScale (d). Defaults to None, not a part of the map.
 
     Returns:
         tuple[Tensor, Tensor]: Weight (B, d, d) and bias (B, d).

@@ -32,7 +32,7 @@ from .lpi import add_lpi, scaled_lpi
 from .operators import describe, has_all_parts, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
-from .residual import add_branch, path_scale
+from .residual import add_branch, over_kept_samples, path_scale, split_layer_scale
 from .stem import add_positions, embed_for_training, embed_over_strips
 from .xca import add_xca, choose_form, scaled_xca
 
@@ -73,12 +73,14 @@ class Execution:
         return self.trunk.class_token(tokens)
 
 
-def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
+def choose_execution(trunk: 'XCiTTrunk', *inputs: Any, compiled: bool = False) -> Execution:
     """Choose the execution for one forward pass, from the state of the network and of torch.
 
     Args:
         trunk (XCiTTrunk): The network.
         *inputs: What it is called with, by which a tracer of ``torch.fx`` is known.
+        compiled (bool): Whether a user compiles the network, so that its layers are compiled even
+            if ``compile`` is off. Defaults to False.
     """
     if not (trunk.fast and has_all_parts()):
         return Execution(trunk)
@@ -86,9 +88,12 @@ def choose_execution(trunk: 'XCiTTrunk', *inputs: Any) -> Execution:
         return Execution(trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
     paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
-    if torch.is_grad_enabled() or any(path.training and path.drop_prob > 0 for path in paths):
-        return Differentiable(trunk)
-    return Inference(trunk)
+    is_trained = torch.is_grad_enabled() or any(p.training and p.drop_prob > 0 for p in paths)
+    if trunk.compiled or compiled:
+        from .compiled import CompiledDifferentiable, CompiledInference
+
+        return CompiledDifferentiable(trunk) if is_trained else CompiledInference(trunk)
+    return Differentiable(trunk) if is_trained else Inference(trunk)
 
 
 def is_changed(trunk: 'XCiTTrunk') -> bool:
@@ -171,16 +176,26 @@ class Differentiable(_Fast):
             x = recomputed(layer, self._mix, layer, x, grid, random=True)
         else:
             x = self._mix(layer, x, grid)
-        scale, recompute = path_scale(layer, x), trunk.recompute_ffn or trunk.with_cp
-        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+        recompute = trunk.recompute_ffn or trunk.with_cp
+
+        def add_ffn(x: Tensor, scale: Tensor | None) -> Tensor:
+            return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+
+        return over_kept_samples(add_ffn, x, path_scale(layer, x))
 
     def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Add the two branches in which tokens interact."""
-        form = choose_form(self.trunk.attention, layer.xca, x)
-        branch = scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
-        x = add_branch(x, branch, path_scale(layer, x))
-        branch = scaled_lpi(layer.norm3(x), layer.lpi, layer.gamma3, grid)
-        return add_branch(x, branch, path_scale(layer, x))
+
+        def add_xca(x: Tensor, scale: Tensor | None) -> Tensor:
+            form = choose_form(self.trunk.attention, layer.xca, x)
+            folded, gamma = split_layer_scale(layer.gamma1, x)
+            return add_branch(x, scaled_xca(layer.norm1(x), layer.xca, folded, form), gamma, scale)
+
+        x = over_kept_samples(add_xca, x, path_scale(layer, x))
+        folded, gamma = split_layer_scale(layer.gamma3, x)
+        branch = scaled_lpi(layer.norm3(x), layer.lpi, folded, grid)
+        # For all samples: in training, its BatchNorm needs them.
+        return add_branch(x, branch, gamma, path_scale(layer, x))
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)

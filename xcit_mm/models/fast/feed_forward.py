@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import FeedForward
-from .chunks import add_product, token_chunks
+from .chunks import sample_chunks, token_chunks
 from .operators import gelu_backward, is_batched, layer_norm_backward, layer_norm_statistics
-from .precision import autocast_dtype, without_autocast
+from .precision import at_least_float32, autocast_dtype, without_autocast
+from .residual import add_branch, split_layer_scale
 
 
 def feed_forward_residual(
@@ -30,7 +31,7 @@ def feed_forward_residual(
         x (Tensor): Tokens (B, N, d).
         ffn (FeedForward): The network.
         norm (nn.LayerNorm): The preceding LayerNorm.
-        gamma (Tensor): LayerScale (d), folded into the last linear layer.
+        gamma (Tensor): LayerScale (d).
         scale (Tensor, optional): Factor of stochastic depth, one per sample (B, 1, 1). Defaults to
             None.
         recompute (bool): Whether backward recomputes the hidden layer, chunk by chunk, instead of
@@ -38,24 +39,26 @@ def feed_forward_residual(
             Defaults to False.
     """
     dtype = autocast_dtype(x) or x.dtype
+    folded, gamma_after = split_layer_scale(gamma, x)
     with without_autocast(x):
         weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
-        weight2 = (gamma[:, None] * ffn.fc2.weight).to(dtype)
-        bias2 = (gamma * ffn.fc2.bias).to(dtype)
-        scale = None if scale is None else scale.expand(-1, x.shape[1], 1).reshape(-1, 1)
-        out = _ChunkedFeedForward.apply(
-            x.flatten(0, 1),
+        weight2: Tensor = ffn.fc2.weight
+        bias2: Tensor = ffn.fc2.bias
+        if folded is not None:
+            weight2, bias2 = folded[:, None] * weight2, folded * bias2
+        return _ChunkedFeedForward.apply(
+            x.contiguous(),
             scale,
+            gamma_after,
             norm.weight,
             norm.bias,
             weight1,
             bias1,
-            weight2,
-            bias2,
+            weight2.to(dtype),
+            bias2.to(dtype),
             norm.eps,
             recompute,
         )
-        return out.view_as(x)
 
 
 def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Tensor) -> None:
@@ -65,25 +68,17 @@ def add_feed_forward(x: Tensor, ffn: FeedForward, norm: nn.LayerNorm, gamma: Ten
         tokens = x.view(-1, x.shape[2])  # a view, never a copy: it is written to
         weight1, bias1 = ffn.fc1.weight.to(dtype), ffn.fc1.bias.to(dtype)
         weight2, bias2 = ffn.fc2.weight.to(dtype), ffn.fc2.bias.to(dtype)
-        # Folding gamma into the weight pays only where there are more tokens than columns.
-        fold = len(tokens) > len(weight1)
-        if fold:
-            weight2, bias2 = gamma[:, None].to(dtype) * weight2, gamma.to(dtype) * bias2
         for chunk in token_chunks(tokens, len(weight1)):
             piece = tokens[chunk]
             hidden = F.gelu(F.linear(norm(piece).to(dtype), weight1, bias1))
-            if fold:
-                add_product(piece, hidden, weight2.t())
-                piece += bias2
-            else:
-                piece.addcmul_(F.linear(hidden, weight2, bias2), gamma)
+            piece.addcmul_(F.linear(hidden, weight2, bias2), gamma)
 
 
 class _ChunkedFeedForward(torch.autograd.Function):
     """The residual branch with a hand-written backward.
 
-    It keeps x and, unless it recomputes, the hidden layer. Backward recomputes LayerNorm and
-    GELU: both are cheap next to the products.
+    It keeps x and, unless it recomputes, the hidden layer; with LayerScale outside of the weights,
+    also the branch. Backward recomputes LayerNorm and GELU: both are cheap next to the products.
     """
 
     @staticmethod
@@ -91,6 +86,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         scale: Tensor | None,
+        gamma: Tensor | None,
         norm_weight: Tensor,
         norm_bias: Tensor,
         weight1: Tensor,
@@ -101,20 +97,25 @@ class _ChunkedFeedForward(torch.autograd.Function):
         recompute: bool,
     ) -> Tensor:
         out = torch.empty_like(x)
-        hidden = None
+        hidden = branch = None
         if any(ctx.needs_input_grad) and not recompute:  # a frozen layer has no backward
-            hidden = x.new_empty(len(x), len(weight1), dtype=weight1.dtype)
-        for chunk in token_chunks(x, len(weight1)):
-            normed = F.layer_norm(x[chunk], norm_weight.shape, norm_weight, norm_bias, eps)
-            kept = None if hidden is None else hidden[chunk]
-            piece = torch.addmm(bias1, normed.to(weight1.dtype), weight1.t(), out=kept)
-            branch = torch.addmm(bias2, F.gelu(piece), weight2.t())
-            if scale is not None:
-                branch = branch * scale[chunk]
-            torch.add(x[chunk], branch, out=out[chunk])
+            hidden = x.new_empty(*x.shape[:2], len(weight1), dtype=weight1.dtype)
+        if ctx.needs_input_grad[2]:
+            branch = torch.empty_like(x, dtype=weight2.dtype)
+        factor = _factor(x, gamma, scale)
+        for chunk in sample_chunks(x, len(weight1)):
+            tokens = x[chunk]
+            normed = F.layer_norm(tokens, norm_weight.shape, norm_weight, norm_bias, eps)
+            piece = _linear(normed.to(weight1.dtype), weight1, bias1, hidden, chunk)
+            added = _linear(F.gelu(piece), weight2, bias2, branch, chunk)
+            if factor is None:
+                torch.add(tokens, added, out=out[chunk])
+            else:
+                torch.addcmul(tokens, added, factor[chunk[0]], out=out[chunk])
         ctx.eps = eps
         ctx.save_for_backward(
-            x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden
+            *(x, scale, gamma, norm_weight, norm_bias, weight1, bias1, weight2, bias2),
+            *(hidden, branch),
         )
         return out
 
@@ -123,42 +124,41 @@ class _ChunkedFeedForward(torch.autograd.Function):
         # By create_graph=True, or by is_grads_batched=True.
         if torch.is_grad_enabled() or is_batched(grad):
             return _plain_backward(ctx, grad)
-        x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2, hidden = ctx.saved_tensors
-        dtype = weight1.dtype
-        grad_x = torch.empty_like(x)
-        grad_norm_weight, grad_norm_bias = _zeros(norm_weight), _zeros(norm_bias)
-        grad_weight1, grad_bias1 = _zeros(weight1), _zeros(bias1)
-        grad_weight2, grad_bias2 = _zeros(weight2), _zeros(bias2)
-        for chunk in token_chunks(x, len(weight1)):
-            normed, mean, rstd = layer_norm_statistics(x[chunk], norm_weight, norm_bias, ctx.eps)
+        x, scale, gamma, *parameters, hidden, branch = ctx.saved_tensors
+        norm_weight, norm_bias, weight1, bias1, weight2, _ = parameters
+        dtype, factor = weight1.dtype, _factor(x, gamma, scale)
+        grad_x, grad_gamma = torch.empty_like(x), None
+        totals: list[Tensor | None] = [None] * len(parameters)
+        for chunk in sample_chunks(x, len(weight1)):
+            tokens, grad_out = x[chunk], grad[chunk]
+            normed, mean, rstd = layer_norm_statistics(tokens, norm_weight, norm_bias, ctx.eps)
             normed = normed.to(dtype)
-            piece = torch.addmm(bias1, normed, weight1.t()) if hidden is None else hidden[chunk]
-            grad_branch = grad[chunk] if scale is None else grad[chunk] * scale[chunk]
-            grad_branch = grad_branch.to(dtype)
-            add_product(grad_weight2, grad_branch.t(), F.gelu(piece))
-            grad_bias2 += grad_branch.sum(0)
+            piece = _linear(normed, weight1, bias1) if hidden is None else hidden[chunk]
+            grad_branch = _multiply(grad_out, factor if factor is None else factor[chunk[0]], dtype)
             grad_piece = gelu_backward(grad_branch @ weight2, piece)
-            add_product(grad_weight1, grad_piece.t(), normed)
-            grad_bias1 += grad_piece.sum(0)
-            grad_normed = (grad_piece @ weight1).to(x.dtype)
-            grad_chunk, of_norm_weight, of_norm_bias = layer_norm_backward(
-                grad_normed, x[chunk], mean, rstd, norm_weight, norm_bias
+            grad_chunk, *of_norm = layer_norm_backward(
+                (grad_piece @ weight1).to(x.dtype), tokens, mean, rstd, norm_weight, norm_bias
             )
-            grad_norm_weight += of_norm_weight
-            grad_norm_bias += of_norm_bias
-            torch.add(grad[chunk], grad_chunk, out=grad_x[chunk])
-        return (
-            grad_x,
-            None,
-            grad_norm_weight.to(norm_weight.dtype),
-            grad_norm_bias.to(norm_bias.dtype),
-            grad_weight1.to(dtype),
-            grad_bias1.to(dtype),
-            grad_weight2.to(dtype),
-            grad_bias2.to(dtype),
-            None,
-            None,
-        )
+            torch.add(grad_out, grad_chunk, out=grad_x[chunk])
+            if branch is not None:
+                products = (grad_out * branch[chunk]).sum(1, keepdim=True)
+                products = products if scale is None else products * scale[chunk[0]]
+                grad_gamma = _add(grad_gamma, products.sum((0, 1)))
+            of_first = grad_piece.flatten(0, 1), normed.flatten(0, 1)
+            of_second = grad_branch.flatten(0, 1), F.gelu(piece).flatten(0, 1)
+            totals = [
+                *map(_add, totals[:2], of_norm),
+                _add_product(totals[2], *of_first),
+                _add(totals[3], of_first[0].sum(0)),
+                _add_product(totals[4], *of_second),
+                _add(totals[5], of_second[0].sum(0)),
+            ]
+        # Without a chunk, there were no tokens.
+        sums = [
+            torch.zeros_like(parameter) if total is None else total.to(parameter.dtype)
+            for total, parameter in zip(totals, parameters, strict=True)
+        ]
+        return grad_x, None, grad_gamma, *sums, None, None
 
 
 def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -169,17 +169,52 @@ def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:8]]
-        x, scale, norm_weight, norm_bias, weight1, bias1, weight2, bias2 = inputs
+        inputs: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:9]]
+        x, scale, gamma, norm_weight, norm_bias, weight1, bias1, weight2, bias2 = inputs
         normed = F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias, ctx.eps)
         hidden = F.gelu(F.linear(normed.to(weight1.dtype), weight1, bias1))
-        branch = F.linear(hidden, weight2, bias2)
-        out = x + (branch if scale is None else branch * scale)
+        out = add_branch(x, F.linear(hidden, weight2, bias2), gamma, scale)
     wanted = [t for t, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
     grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
     return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
 
 
-def _zeros(like: Tensor) -> Tensor:
-    """Return zeros for a sum over chunks: at least float32, whatever the type of the products."""
-    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+def _factor(x: Tensor, gamma: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """Return ``scale · γ``, (B, 1, 1 or d); None if both are."""
+    if gamma is None or scale is None:
+        factor = scale if gamma is None else gamma
+        return None if factor is None else factor.expand(len(x), 1, -1)
+    return scale * gamma
+
+
+def _linear(
+    x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None, chunk: Any = None
+) -> Tensor:
+    """Return a linear layer of x, in a chunk of ``out`` if there is one."""
+    if out is None:
+        return F.linear(x, weight, bias)
+    out = out[chunk]
+    torch.addmm(bias, x.flatten(0, 1), weight.t(), out=out.flatten(0, 1))
+    return out
+
+
+def _multiply(grad: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return ``grad · factor`` in this type, rounded once and in one step."""
+    if factor is None:
+        return grad.to(dtype)
+    return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
+
+
+def _add(total: Tensor | None, value: Tensor) -> Tensor:
+    """Add to a sum over chunks. Two or more are summed at least in float32."""
+    return value if total is None else at_least_float32(total).add_(value)
+
+
+def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Add ``leftᵀ @ right`` to a sum over chunks."""
+    if total is None:
+        return left.t() @ right
+    total = at_least_float32(total)
+    if left.dtype == total.dtype:
+        return total.addmm_(left.t(), right)
+    return total.add_(left.t() @ right)

@@ -19,18 +19,23 @@ from .stem import has_fixed_statistics
 HALO = 2
 
 
-def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return ``γ · LPI(x)`` with LayerScale folded into the second convolution.
+def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor | None, grid: tuple[int, int]) -> Tensor:
+    """Return ``γ · LPI(x)``.
 
     Args:
         tokens (Tensor): Normalized tokens (B, N, d).
         lpi (LPI): The layer.
-        gamma (Tensor): LayerScale (d).
+        gamma (Tensor, optional): LayerScale (d), folded into the second convolution; None leaves it
+            out.
         grid (tuple[int, int]): Height and width of the tokens' grid.
     """
 
-    def second_half(x: Tensor, gamma: Tensor) -> Tensor:
-        return F.conv2d(lpi.norm(F.gelu(x)), *_scaled(lpi, gamma), padding=1, groups=len(gamma))
+    def second_half(x: Tensor, gamma: Tensor | None) -> Tensor:
+        x, conv = lpi.norm(F.gelu(x)), lpi.conv2
+        if gamma is None:
+            return conv(x)
+        weight, bias = gamma[:, None, None, None] * conv.weight, gamma * cast(Tensor, conv.bias)
+        return F.conv2d(x, weight, bias, padding=1, groups=len(gamma))
 
     x = lpi.conv1(tokens_to_map(tokens, grid))
     # The steps between the convolutions are cheap; keeping their results would take two maps.
@@ -56,7 +61,6 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
         x.addcmul_(lpi(norm(x), grid), gamma)
         return
     rows = x.view(len(x), height, width, x.shape[2])
-    weight, bias = _scaled(lpi, gamma)
     above = rows[:, :0]
     for start, stop in pieces:
         piece = torch.cat([above, rows[:, start : stop + HALO]], dim=1)
@@ -65,13 +69,6 @@ def add_lpi(x: Tensor, lpi: LPI, norm: nn.LayerNorm, gamma: Tensor, grid: tuple[
         y = lpi.conv1(norm(piece).permute(0, 3, 1, 2))
         # A row at a cut lacks a neighbor: it is wrong, and not needed.
         begin, end = max(start - 1, 0), min(stop + 1, height)
-        y = lpi.norm(F.gelu(y[:, :, begin - first : end - first]))
-        y = F.conv2d(y, weight, bias, padding=1, groups=len(gamma))
-        strip = rows[:, start:stop]
-        strip += y[:, :, start - begin : stop - begin].permute(0, 2, 3, 1)
-
-
-def _scaled(lpi: LPI, gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the second convolution, times LayerScale."""
-    bias = cast(Tensor, lpi.conv2.bias)
-    return gamma[:, None, None, None] * lpi.conv2.weight, gamma * bias
+        y = lpi.conv2(lpi.norm(F.gelu(y[:, :, begin - first : end - first])))
+        y = y[:, :, start - begin : stop - begin].permute(0, 2, 3, 1)
+        rows[:, start:stop].addcmul_(y, gamma)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import Proxy
 
+# For operators in Python, one graph for all modules of a kind, and the test for torch.export.
+MIN_TORCH_TO_COMPILE = '2.7'
 # The parts that this version of torch lacks.
 MISSING: list[str] = []
 
@@ -104,6 +106,21 @@ def layer_norm_backward(
     )
 
 
+def check_compiler() -> None:
+    """Raise an error if this version of torch cannot compile the layers."""
+    if digit_version(torch.__version__) < digit_version(MIN_TORCH_TO_COMPILE):
+        raise ValueError(
+            f'compile=True needs PyTorch {MIN_TORCH_TO_COMPILE} or newer, and this is PyTorch '
+            f'{torch.__version__}'
+        )
+
+
+def is_compiled_by_user() -> bool:
+    """Return whether ``torch.compile`` of a user, not ``torch.export``, traces the network."""
+    is_exporting = getattr(torch.compiler, 'is_exporting', None)  # since torch 2.7
+    return bool(is_exporting and torch.compiler.is_dynamo_compiling() and not is_exporting())
+
+
 def is_traced(*inputs: Any) -> bool:
     """Return whether the operations of the network are being traced or transformed.
 
@@ -163,8 +180,9 @@ def tree(module: nn.Module) -> list[nn.Module]:
 def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
-    torch has no public test for hooks, and its public ``named_parameters`` leaves out parameters
-    that are None. This is called for every module in every forward pass, so it must be quick.
+    torch has no public test for hooks and ``module.compile()``, and its public ``named_parameters``
+    leaves out parameters that are None. This is called for every module in every forward pass, so
+    it must be quick.
 
     Args:
         module (nn.Module): The module.
@@ -177,6 +195,7 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
         or own['_backward_hooks']
         or own['_backward_pre_hooks']
         or 'forward' in own
+        or own.get('_compiled_call_impl') is not None  # by module.compile(), since torch 2.2
     )
     # BatchNorm comes in several classes: one process or many, one dimension or two.
     kind = 'BatchNorm' if is_batch_norm(module) else type(module)

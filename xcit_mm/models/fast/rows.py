@@ -30,7 +30,7 @@ def run_rows(
     """
     rows, width, dims = x.shape
     tokens = x.view(1, -1, dims)
-    add_linear_map(tokens, layer.norm1, *linear)
+    add_linear_map(tokens, layer.norm1, *linear, layer.gamma1)
     add_lpi(tokens, layer.lpi, layer.norm3, layer.gamma3, (rows, width))
     own = tokens[:, start * width : stop * width]
     add_feed_forward(own, layer.ffn, layer.norm2, layer.gamma2)

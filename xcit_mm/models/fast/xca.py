@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import XCA
-from .chunks import add_product, batch_chunks
+from .chunks import batch_chunks
 from .covariance import (
     StatisticsSum,
     attention_from_statistics,
@@ -62,25 +62,27 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     return 'covariance' if batch * dims**2 * (saving - cost) > launches else 'token'
 
 
-def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor, form: str) -> Tensor:
-    """Return ``γ · XCA(x)`` with LayerScale folded into the projection.
+def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor | None, form: str) -> Tensor:
+    """Return ``γ · XCA(x)``.
 
     Args:
         tokens (Tensor): Normalized tokens (B, N, d).
         xca (XCA): The attention.
-        gamma (Tensor): LayerScale (d).
+        gamma (Tensor, optional): LayerScale (d), folded into the projection; None leaves it out.
         form (str): ``token`` or ``covariance``.
     """
-    if form == 'token':
-        weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
-        return F.linear(_attend(tokens, xca), weight, bias)
-    return covariance_xca(tokens, xca, gamma)
+    if form == 'covariance':
+        return covariance_xca(tokens, xca, gamma)
+    if gamma is None:
+        return xca.proj(_attend(tokens, xca))
+    weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
+    return F.linear(_attend(tokens, xca), weight, bias)
 
 
 def covariance_xca(
     tokens: Tensor,
     xca: XCA,
-    gamma: Tensor,
+    gamma: Tensor | None,
     origin: Tensor | None = None,
     sum_over_parts: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -89,7 +91,7 @@ def covariance_xca(
     Args:
         tokens (Tensor): Normalized tokens (B, N, d), all or a part of them.
         xca (XCA): The attention.
-        gamma (Tensor): LayerScale (d).
+        gamma (Tensor, optional): LayerScale (d), folded into the projection; None leaves it out.
         origin (Tensor, optional): See :func:`shift_origin`; the same for all parts. Defaults to
             None.
         sum_over_parts (callable, optional): Adds up the statistics of all parts. Defaults to None:
@@ -139,23 +141,26 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
     if form == 'token':
         x.addcmul_(xca.proj(_attend(norm(x), xca)), gamma)
         return
-    weight, bias = StatisticsSum(xca, norm).add(x).linear_map(gamma)
-    add_linear_map(x, norm, weight, bias)
+    weight, bias = StatisticsSum(xca, norm).add(x).linear_map()
+    add_linear_map(x, norm, weight, bias, gamma)
 
 
-def add_linear_map(x: Tensor, norm: nn.LayerNorm, weight: Tensor, bias: Tensor) -> None:
-    """Add ``LN(x) Wᵀ + b`` to x in place, chunk by chunk.
+def add_linear_map(
+    x: Tensor, norm: nn.LayerNorm, weight: Tensor, bias: Tensor, gamma: Tensor
+) -> None:
+    """Add ``γ · (LN(x) Wᵀ + b)`` to x in place, chunk by chunk.
 
     Args:
         x (Tensor): Tokens (B, N, d).
         norm (nn.LayerNorm): The LayerNorm.
         weight (Tensor): (B, d, d).
         bias (Tensor): (B, d).
+        gamma (Tensor): LayerScale (d).
     """
     dtype = autocast_dtype(x) or x.dtype
     with without_autocast(x):
-        weight, bias = weight.mT.to(dtype), bias[:, None].to(x.dtype)
+        weight, bias = weight.mT.to(dtype), bias[:, None].to(dtype)
         for samples, chunk in batch_chunks(x):
             tokens = x[samples, chunk]
-            add_product(tokens, norm(tokens).to(dtype), weight[samples])
-            tokens += bias[samples]
+            normed = norm(tokens).to(dtype)
+            tokens.addcmul_(torch.baddbmm(bias[samples], normed, weight[samples]), gamma)

@@ -1,5 +1,5 @@
 # CamVid, street scenes. docs/studies/real_data.md says where it comes from.
-_base_ = 'mmseg::_base_/datasets/ade20k.py'
+_base_ = './ade20k.py'
 
 crop_size = (224, 288)
 test_scale = (384, 288)
@@ -38,8 +38,6 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    sampler=dict(type='SeededInfiniteSampler'),
-    batch_sampler=dict(type='SeededBatchSampler'),
     dataset=dict(
         **dataset,
         data_prefix=dict(img_path='images/train', seg_map_path='labels/train'),

@@ -1,5 +1,5 @@
 # The built-in dataset in ADE20k's layout.
-_base_ = ['mmseg::_base_/datasets/ade20k.py', '../../../_base_/shapes.py']
+_base_ = ['./ade20k.py', '../../../_base_/shapes.py']
 
 dataset_type = 'BaseSegDataset'
 data_root = f'{_base_.shapes.root}/ade'
@@ -24,8 +24,6 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    sampler=dict(type='SeededInfiniteSampler'),
-    batch_sampler=dict(type='SeededBatchSampler'),
     dataset=dict(**dataset, pipeline=train_pipeline),
 )
 val_dataloader = dict(num_workers=1, dataset=dict(**dataset, pipeline=test_pipeline))

@@ -1,11 +1,16 @@
 # UperNet on XCiT. Configs that inherit from this set arch, patch_size, the checkpoint and the input
 # widths of both heads.
-_base_ = ['mmseg::_base_/models/upernet_r50.py', '../../../_base_/xcit.py']
+_base_ = './encoder_decoder.py'
 
 model = dict(
-    pretrained=None,
-    data_preprocessor=dict(size=(512, 512)),
-    backbone=dict(_delete_=True, **_base_.xcit),
-    decode_head=dict(num_classes=150),
-    auxiliary_head=dict(num_classes=150),
+    decode_head=dict(type='UPerHead', pool_scales=(1, 2, 3, 6), channels=512),
+    auxiliary_head=dict(
+        _base_.model.decode_head,
+        type='FCNHead',
+        in_index=2,
+        channels=256,
+        num_convs=1,
+        concat_input=False,
+        loss_decode=dict(_base_.model.decode_head.loss_decode, loss_weight=0.4),
+    ),
 )

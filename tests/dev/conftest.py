@@ -1,1 +1,0 @@
-from ..visualization.conftest import backbone, image  # noqa: F401  fixtures

@@ -1,0 +1,52 @@
+"""The environment variables in which launchers tell a process its place among others."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .errors import UserError
+
+# launcher -> the variables it sets: rank, number of processes, rank on this machine. Slurm sets
+# SLURM_NTASKS, too, but also in a batch script that is itself only one process.
+VARIABLES = {
+    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'),
+    'slurm': ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
+    'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
+}
+
+
+class Place(NamedTuple):
+    """The place of a process among those that were started together.
+
+    Args:
+        rank (int): Its number, from 0.
+        world_size (int): How many there are.
+        local_rank (int): Its number on this machine, from 0; 0 if that is unknown.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def read_place(launcher: str, environ: Mapping[str, str] = os.environ) -> Place | None:
+    """Return the place that a launcher gave to this process; None if it did not start it.
+
+    Args:
+        launcher (str): One of :data:`VARIABLES`.
+        environ (Mapping[str, str]): The environment variables. Defaults to those of this process.
+
+    Raises:
+        UserError: If the variables are not numbers.
+    """
+    rank, count, local_rank = VARIABLES[launcher]
+    if rank not in environ or count not in environ:
+        return None
+    values = [environ[rank], environ[count], environ.get(local_rank, '0')]
+    if not all(v.isdecimal() for v in values) or int(values[0]) >= int(values[1]):
+        raise UserError(
+            f'The environment variables {rank}={values[0]} and {count}={values[1]} must be '
+            'numbers, the first one below the second one. They say which of the processes this '
+            'is; unset them for one process.'
+        )
+    return Place(*map(int, values))

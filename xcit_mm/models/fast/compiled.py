@@ -1,0 +1,202 @@
+"""Runs the layers compiled by ``torch.compile``, at any image size and batch.
+
+All layers share one graph, compiled once for batches of one and once for all others. Compiled as a
+whole, the network fails as soon as the image size changes: Inductor cannot sort the symbolic
+strides of the maps around a convolution (pytorch issues 172204 and 185510; see
+``tests/models/fast/test_inductor_bug.py``). So the graph has no maps, only tokens: the depth-wise
+convolutions are an operator of our own, and stem and pyramid run as without the compiler.
+
+This module is imported only when it is needed: torch's compiler takes seconds to import.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ..layers import LPI, XCiTLayer
+from .execution import Differentiable, Execution, Inference, choose_execution
+from .precision import autocast_dtype
+from .residual import add_branch, path_scale
+from .xca import choose_form, scaled_xca
+
+if TYPE_CHECKING:
+    from ..trunk import XCiTTrunk
+
+# With and without autograd, autocast and stochastic depth; batches of one, and others; two forms of
+# attention; frozen layers. By default torch gives up after eight.
+MAX_GRAPHS = 64
+
+
+@functools.partial(
+    torch.compiler.disable,
+    reason='XCiT compiles its layers itself, as one graph for all image sizes. For a single graph '
+    'of the whole network and one image size, build it with fast=False.',
+)
+def run_in_regions(trunk: 'XCiTTrunk', images: Tensor) -> Any:
+    """Run a network that a user compiles: outside of the user's graph, with compiled layers."""
+    return trunk.run(images, choose_execution(trunk, images, compiled=True))
+
+
+@functools.cache
+def _compiled_layer() -> Callable[..., Tensor]:
+    settings: dict[str, Any] = {}
+    if 'recompile_limit' in inspect.signature(torch.compile).parameters:
+        settings['recompile_limit'] = MAX_GRAPHS
+    return torch.compile(run_layer, dynamic=True, **settings)
+
+
+class _CompiledLayers(Execution):
+    def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
+        if trunk.with_cp and synchronizes(layer.lpi.norm):
+            return super().run_layer(index, x, grid)  # a recomputed graph must be whole
+        # The choice and the draws are made here, so that the graph contains neither.
+        form = choose_form(trunk.attention, layer.xca, x)
+        scales = [path_scale(layer, x) for _ in range(3)]
+        recompute = (trunk.with_cp, trunk.recompute_ffn or trunk.with_cp)
+        return _compiled_layer()(layer, x, *grid, form, scales, recompute)
+
+
+class CompiledDifferentiable(_CompiledLayers, Differentiable):
+    """For autograd, with compiled layers."""
+
+
+class CompiledInference(_CompiledLayers, Inference):
+    """Without autograd, with compiled layers."""
+
+
+def run_layer(
+    layer: XCiTLayer,
+    x: Tensor,
+    height: int,
+    width: int,
+    form: str,
+    scales: Sequence[Tensor | None],
+    recompute: tuple[bool, bool],
+) -> Tensor:
+    """Run tokens through a layer; this is what is compiled.
+
+    Args:
+        layer (XCiTLayer): The layer.
+        x (Tensor): Tokens (B, N, d).
+        height (int): Height of their grid.
+        width (int): Width of their grid.
+        form (str): ``token`` or ``covariance``.
+        scales (Sequence[Tensor]): For each branch, the factors of stochastic depth (B, 1, 1), or
+            None.
+        recompute (tuple[bool, bool]): Whether backward recomputes the two branches in which tokens
+            interact, and the feed-forward branch.
+    """
+
+    def attend(x: Tensor) -> Tensor:
+        return scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
+
+    def interact(x: Tensor) -> Tensor:
+        return layer.gamma3 * interact_locally(layer.norm3(x), layer.lpi, height, width)
+
+    def feed_forward(x: Tensor) -> Tensor:
+        return layer.gamma2 * layer.ffn(layer.norm2(x))
+
+    mixing, last = recompute
+    for branch, again, scale in zip(
+        (attend, interact, feed_forward), (mixing, mixing, last), scales, strict=True
+    ):
+        # Inside a graph, recomputation leaves the running statistics of BatchNorm alone.
+        added = checkpoint(branch, x, use_reentrant=False) if again else branch(x)
+        x = add_branch(x, added, scale)
+    return x
+
+
+def interact_locally(tokens: Tensor, lpi: LPI, height: int, width: int) -> Tensor:
+    """Run local patch interaction on normalized tokens (B, N, d)."""
+    hidden = F.gelu(_convolve(tokens, lpi.conv1, height, width))
+    # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
+    pixels = hidden.view(-1, hidden.shape[2], 1, 1)
+    normed = _outside_graph(lpi.norm, pixels) if synchronizes(lpi.norm) else lpi.norm(pixels)
+    return _convolve(normed.view_as(hidden), lpi.conv2, height, width)
+
+
+def synchronizes(norm: nn.Module) -> bool:
+    """Return whether a norm layer exchanges statistics with other processes."""
+    if not (isinstance(norm, nn.SyncBatchNorm) and norm.training):
+        return False
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+@torch.compiler.disable
+def _outside_graph(norm: nn.Module, x: Tensor) -> Tensor:
+    return norm(x)
+
+
+def _convolve(tokens: Tensor, conv: nn.Conv2d, height: int, width: int) -> Tensor:
+    # Autocast does not know our operator.
+    dtype = autocast_dtype(tokens) or tokens.dtype
+    weight, bias = conv.weight.to(dtype), cast(Tensor, conv.bias).to(dtype)
+    return depthwise_conv(tokens.to(dtype), weight, bias, height, width)
+
+
+# The operator. Inductor calls it as it is, without looking inside.
+
+
+@torch.library.custom_op('xcit_mm::depthwise_conv', mutates_args=())
+def depthwise_conv(tokens: Tensor, weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
+    """Convolve tokens (B, N, d) over their grid, each channel with a 3x3 kernel of its own."""
+    x = _as_map(tokens, height, width)
+    return _as_tokens(F.conv2d(x, weight, bias, padding=1, groups=len(weight)))
+
+
+@torch.library.custom_op('xcit_mm::depthwise_conv_backward', mutates_args=())
+def depthwise_conv_backward(
+    grad: Tensor, tokens: Tensor, weight: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients with respect to tokens, weight and bias."""
+    grad_map, x = _as_map(grad, height, width), _as_map(tokens, height, width)
+    one, groups = [1, 1], len(weight)
+    of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(
+        grad_map, x, weight, [groups], one, one, one, False, [0, 0], groups, [True, True, True]
+    )
+    return _as_tokens(of_x), of_weight.contiguous(), of_bias
+
+
+def _as_map(tokens: Tensor, height: int, width: int) -> Tensor:
+    batch, _, dims = tokens.shape
+    return tokens.contiguous().view(batch, height, width, dims).permute(0, 3, 1, 2)
+
+
+def _as_tokens(feature_map: Tensor) -> Tensor:
+    return feature_map.permute(0, 2, 3, 1).contiguous().flatten(1, 2)
+
+
+@depthwise_conv.register_fake
+def _(tokens: Tensor, weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
+    return torch.empty_like(tokens, memory_format=torch.contiguous_format)
+
+
+@depthwise_conv_backward.register_fake
+def _(
+    grad: Tensor, tokens: Tensor, weight: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    layout = torch.contiguous_format
+    of_tokens = torch.empty_like(tokens, memory_format=layout)
+    of_weight = torch.empty_like(weight, memory_format=layout)
+    return of_tokens, of_weight, weight.new_empty(len(weight))
+
+
+def _keep_inputs(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    tokens, weight, _, ctx.height, ctx.width = inputs
+    ctx.save_for_backward(tokens, weight)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grads = depthwise_conv_backward(grad, *ctx.saved_tensors, ctx.height, ctx.width)
+    return *grads, None, None
+
+
+depthwise_conv.register_autograd(_backward, setup_context=_keep_inputs)

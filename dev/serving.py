@@ -24,10 +24,9 @@ import cv2
 import numpy as np
 
 import xcit_mm_runtime
-from dev.deploy_benchmark import LARGE, LARGE_OPTIONS
+from dev.deploy_benchmark import LARGE, LARGE_OPTIONS, save_random_weights
 from dev.measure import alternate, memory_status, seconds
 from dev.pages import write_between_marks, write_numbers
-from dev.soak import save_random_weights
 from xcit_mm.engine.config import load_config
 from xcit_mm.errors import UserError
 from xcit_mm.tables import format_table

@@ -165,6 +165,7 @@ def load_server(pid: int, port: int, clients: int, args: argparse.Namespace, fol
         return json.loads(found[1])
 
     wrk(max(2, args.seconds // 10))  # warm-up
+    time.sleep(2)  # until the last images of it are done
     memory = memory_status('VmRSS', pid)
     got = wrk(args.seconds)
     return {

@@ -268,10 +268,13 @@ def infer_with_ray(args: argparse.Namespace) -> int:
     from xcit_mm_runtime import load
     from xcit_mm_runtime.predict import results_path
 
+    from .common import print_left_out
+
     images, model, out_dir = find_ray_images(args.inputs), load(args.model), Path(args.out_dir)
     model.check_predicts()
     annotations = open_annotations(args, model.task)
     check_results(results_path(model.task, out_dir), images.sources, args)
+    print_left_out(args.inputs)
     records = infer_on_ray(
         model,
         images,

@@ -23,7 +23,7 @@ import xcit_mm_runtime
 from dev.measure import run_worker
 from dev.pages import write_between_marks, write_numbers
 from xcit_mm.demo.steps import MODELS, DemoModel, Step, read_metrics, run_step, steps
-from xcit_mm.engine.config import load_config, task_of
+from xcit_mm.engine.config import load_config, scope_of
 from xcit_mm.errors import UserError
 from xcit_mm.tables import best_value, format_table, metric_digits
 from xcit_mm_cli.common import explain_errors
@@ -218,7 +218,7 @@ def run_job(
 
 def save_random_weights(cfg: Config, path: Path) -> Path:
     """Write a checkpoint of the config's model as built."""
-    init_default_scope(task_of(cfg))
+    init_default_scope(scope_of(cfg))
     torch.manual_seed(0)
     torch.save({'state_dict': registry.MODELS.build(cfg.model).state_dict()}, path)
     return path

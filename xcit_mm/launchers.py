@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from .errors import UserError
 
@@ -15,22 +14,10 @@ VARIABLES = {
 }
 
 
-class Place(NamedTuple):
-    """The place of a process among those that were started together.
-
-    Args:
-        rank (int): Its number, from 0.
-        world_size (int): How many there are.
-        local_rank (int): Its number on this machine, from 0; 0 if that is unknown.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-
-
-def read_place(launcher: str, environ: Mapping[str, str] = os.environ) -> Place | None:
-    """Return the place that a launcher gave to this process; None if it did not start it.
+def read_ranks(
+    launcher: str, environ: Mapping[str, str] = os.environ
+) -> tuple[int, int, int] | None:
+    """Return rank, number of processes and local rank; None if the launcher did not start this.
 
     Args:
         launcher (str): One of :data:`VARIABLES`.
@@ -42,11 +29,11 @@ def read_place(launcher: str, environ: Mapping[str, str] = os.environ) -> Place 
     rank, count, local_rank = VARIABLES[launcher]
     if rank not in environ or count not in environ:
         return None
-    values = [environ[rank], environ[count], environ.get(local_rank, '0')]
-    if not all(v.isdecimal() for v in values) or int(values[0]) >= int(values[1]):
+    values = environ[rank], environ[count], environ.get(local_rank, '0')
+    if not all(map(str.isdecimal, values)) or int(values[0]) >= int(values[1]):
         raise UserError(
             f'The environment variables {rank}={values[0]} and {count}={values[1]} must be '
             'numbers, the first one below the second one. They say which of the processes this '
             'is; unset them for one process.'
         )
-    return Place(*map(int, values))
+    return int(values[0]), int(values[1]), int(values[2])

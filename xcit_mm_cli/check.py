@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from xcit_mm.datasets.check.datasets import find_problems
     from xcit_mm.datasets.check.heads import find_class_problems
     from xcit_mm.datasets.present import check_datasets
-    from xcit_mm.engine.config import load_config, task_of
+    from xcit_mm.engine.config import load_config, scope_of
     from xcit_mm.errors import UserError
     from xcit_mm_runtime.files import write_atomically
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
     cfg = load_config(args.config, args.cfg_options)
     check_output(args.json, args.force)
-    init_default_scope(task_of(cfg))
+    init_default_scope(scope_of(cfg))
     loaders = {split: f'{split}_dataloader' for split in args.split}
     check_datasets(cfg, tuple(loaders.values()), draw=False)
     datasets = {split: list(innermost_datasets(cfg.get(name))) for split, name in loaders.items()}

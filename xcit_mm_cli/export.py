@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     from xcit_mm.deploy.export import export, report_path
     from xcit_mm.deploy.metadata import Options
     from xcit_mm.deploy.support import check_packages, check_supported
-    from xcit_mm.engine.config import dense_task_of, explaining_config, load_config
+    from xcit_mm.engine.config import dense_scope_of, explaining_config, load_config
     from xcit_mm.errors import UserError
     from xcit_mm.inference.predictors import build_model, load_weights
 
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_packages(args.format)
     cfg = load_config(args.config, args.cfg_options)
-    task = dense_task_of(cfg, 'export')
-    if args.labels and (args.backbone or task != 'mmseg'):
+    scope = dense_scope_of(cfg, 'export')
+    if args.labels and (args.backbone or scope != 'mmseg'):
         raise UserError('--labels is for whole segmentors: nothing else gives labels of pixels.')
     check_checkpoint(args.checkpoint)
     name = config_name(args.config)

@@ -319,7 +319,7 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
     """Return the model of ``--model``, or that of ``--config`` and ``--checkpoint``."""
     import xcit_mm_runtime
     from xcit_mm.engine.config import explaining_config
-    from xcit_mm.inference import TASKS, load_predictor
+    from xcit_mm.inference import load_predictor
 
     if args.model:
         # As for PyTorch; torchrun sets it to 1, so that processes do not share processors.
@@ -327,26 +327,27 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
         model = xcit_mm_runtime.load(args.model, int(threads) if threads.isdecimal() else 0)
         model.check_predicts()
         return ChosenModel(model.task, model.metadata.to_dict(), lambda: model)
-    cfg, scope = read_config(args)
+    cfg, task = read_config(args)
 
     def build() -> Predictor:
         with explaining_config(args.config):
             return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
 
-    return ChosenModel(TASKS[scope], cfg.to_dict(), build)
+    return ChosenModel(task, cfg.to_dict(), build)
 
 
 def read_config(args: argparse.Namespace) -> tuple[Config, str]:
-    """Return the config and its scope; raise if the checkpoint or the device is missing."""
-    from xcit_mm.engine.config import dense_task_of, load_config
+    """Return the config and its task; raise if the checkpoint or the device is missing."""
+    from xcit_mm.engine.config import dense_scope_of, load_config
+    from xcit_mm.inference import TASKS
 
     from .common import check_checkpoint, check_device
 
     cfg = load_config(args.config, args.cfg_options)
-    scope = dense_task_of(cfg, 'infer')
+    task = TASKS[dense_scope_of(cfg, 'infer')]
     check_checkpoint(args.checkpoint)
     check_device(args.device)
-    return cfg, scope
+    return cfg, task
 
 
 def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:
@@ -447,7 +448,7 @@ def infer_large(args: argparse.Namespace) -> int:
     from xcit_mm.configs import bit_depth, category_ids
     from xcit_mm.engine.config import explaining_config
     from xcit_mm.errors import UserError
-    from xcit_mm.inference import TASKS, load_model
+    from xcit_mm.inference import load_model
     from xcit_mm.inference.ids import own_ids
     from xcit_mm.large.infer import (
         UNFINISHED,
@@ -468,14 +469,14 @@ def infer_large(args: argparse.Namespace) -> int:
     paths = find_large_images(args.inputs)
     check_names(paths)
     (cfg, task), out_dir = read_config(args), Path(args.out_dir)
-    if task == 'mmdet' and args.whole:
+    if task == 'detection' and args.whole:
         raise UserError(
             '--whole is for segmentation: boxes cannot be put together from parts of a feature map '
             'without all of it. For detection, use --window 2048 --overlap 256.'
         )
-    annotations = open_annotations(args, TASKS[task])
+    annotations = open_annotations(args, task)
     labels = [out_dir / 'labels' / f'{path.stem}.tif' for path in paths]
-    outputs = [results_path(TASKS[task], out_dir)] if task == 'mmdet' else labels
+    outputs = [results_path(task, out_dir)] if task == 'detection' else labels
     unfinished = out_dir / UNFINISHED
     if args.force:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -486,7 +487,7 @@ def infer_large(args: argparse.Namespace) -> int:
     scale = functools.partial(
         to_network_depth, channels=model.backbone.in_channels, bit_depth=bit_depth(cfg) or 16
     )
-    if task == 'mmdet':
+    if task == 'detection':
         classes, sources = model.dataset_meta['classes'], [str(path) for path in paths]
         if annotations is None:
             ids = own_ids(sources, classes, category_ids(cfg, classes))

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from xcit_mm.datasets.find import nothing_found
+    from xcit_mm.datasets.find import explain_nothing_found
     from xcit_mm.errors import UserError
     from xcit_mm.starter import detection_config, segmentation_config
     from xcit_mm_runtime.files import write_atomically
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     is_detection = args.task == 'detection'
     data, left_out = _find_objects(args) if is_detection else (_find_labels(args), 0)
     if data is None:
-        raise UserError(nothing_found(args.data, args.task))
+        raise UserError(explain_nothing_found(args.data, args.task))
     text = (detection_config if is_detection else segmentation_config)(data, choice)
     report = _check(text, out.name, args.task)
     write_atomically(out, text)

@@ -49,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
     from mmengine.runner import find_latest_checkpoint
 
     from xcit_mm.datasets.present import check_datasets
-    from xcit_mm.engine.config import build_runner, load_config, task_of
+    from xcit_mm.engine.config import build_runner, load_config, scope_of
     from xcit_mm.engine.training import choose_start, train
 
     from .common import check_checkpoint, prepare_run
 
     cfg = load_config(args.config, args.cfg_options)
-    task_of(cfg)
+    scope_of(cfg)
     apply_arguments(cfg, args)
     check_checkpoint(cfg.get('load_from'))
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}

@@ -13,10 +13,10 @@ from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
 from xcit_mm.datasets.shapes import CLASSES
-from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.engine.config import load_config
 from xcit_mm.inference.predictors import load_predictor
 from xcit_mm.starter import Choice, schedule
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_runtime import read_image
 from xcit_mm_runtime.coco import read_coco
 
@@ -66,7 +66,7 @@ def test_the_written_config_trains(name, small_shapes, tmp_path, capsys):
     assert call('train', 'tiny.py', '--work-dir', 'work') == 0
     # The metric that chooses the best checkpoint exists.
     (best,) = Path('work').glob('best_*.pth')
-    saved = torch.load(best, weights_only=True)['state_dict']
+    saved = read_checkpoint(best)['state_dict']
     head = 'roi_head.bbox_head.fc_cls' if task == 'detection' else 'decode_head.conv_seg'
     assert len(saved[f'{head}.weight']) == count + (task == 'detection')
     has_masks = any(key.startswith('roi_head.mask_head') for key in saved)
@@ -217,6 +217,8 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
 
 
 def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, capsys):
+    from xcit_mm.deploy.metadata import Options, describe
+
     write_values(tmp_path / 'data', [0, 1, 2])
     values = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 4
     values[0, 0] = 4080

@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_cli import parse_args, train
 
 from ..tiny import HEADS, ROOT, call, write_config
@@ -23,7 +24,7 @@ from ..tiny import HEADS, ROOT, call, write_config
 def test_every_head_trains_validates_and_tests(head, patch_size, trained, tmp_path, capfd):
     """One step of the recipe with a tiny model: its pipelines, losses, schedule and metrics."""
     config, checkpoint = trained(head, patch_size)
-    saved = torch.load(checkpoint, weights_only=True)['state_dict']
+    saved = read_checkpoint(checkpoint)['state_dict']
     assert all(torch.isfinite(t).all() for t in saved.values() if t.is_floating_point())
     work_dir = checkpoint.parent
     (log,) = work_dir.glob('*/*.log')
@@ -174,6 +175,6 @@ def test_two_gloo_processes_take_the_step_of_one(small_data, tmp_path, free_port
             cwd=ROOT, capture_output=True, text=True, timeout=600, env=env,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr[-3000:]
-        states.append(torch.load(work_dir / 'iter_1.pth', weights_only=True)['state_dict'])
+        states.append(read_checkpoint(work_dir / 'iter_1.pth')['state_dict'])
     for name, tensor in states[0].items():
         torch.testing.assert_close(states[1][name], tensor, rtol=1e-5, atol=1e-5, msg=name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from xcit_mm.visualization import load, observe
+from xcit_mm.visualization import observe
 from xcit_mm.visualization.load import load_subject
 
 from ..limits import limited_memory
@@ -116,7 +116,9 @@ def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
 
 
 @pytest.mark.parametrize('task, size', [('mask_rcnn', (96, 128)), ('sem_fpn', (96, 128))])
-def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypatch, task, size):
+def test_images_are_resized_as_in_the_test_pipeline(
+    trained, backbone, tmp_path, monkeypatch, task, size
+):
     cv2.imwrite(str(tmp_path / 'large.png'), np.zeros((900, 1200, 3), np.uint8))
     config, checkpoint = trained(task)  # its pipeline resizes to (160, 96)
     seen = []
@@ -135,6 +137,6 @@ def test_images_are_resized_as_in_the_test_pipeline(trained, tmp_path, monkeypat
     assert call('--max-side', 160) == (120, 160)
     assert call('--full-size') == (900, 1200)
     # Without a config, the one in the checkpoint is read.
-    subject = load_subject(str(checkpoint), Config.fromfile(config))
-    monkeypatch.setattr(load, '_from_weights', lambda recognized: subject.backbone)
-    assert load_subject(str(checkpoint)).resize == {'scale': [160, 96], 'keep_ratio': True}
+    saved, text = tmp_path / 'saved.pth', Config.fromfile(config).pretty_text
+    torch.save({'meta': {'cfg': text}, 'state_dict': backbone.state_dict()}, saved)
+    assert load_subject(str(saved)).resize == {'scale': [160, 96], 'keep_ratio': True}

@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
 from tests.tiny import ROOT, merged
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_runtime.files import UNFINISHED
 
 # An iteration takes a few hundredths of a second and is followed by a checkpoint. Flips, crops,
@@ -209,7 +210,7 @@ def check_readable(work_dir):
 
 
 def load(path):
-    return torch.load(path, map_location='cpu', weights_only=True)
+    return read_checkpoint(path)
 
 
 def differences(one, two, where=''):

@@ -5,6 +5,7 @@ import torch
 
 from xcit_mm.engine import IncompleteWeightsError, LoadWatch
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.weights import read_checkpoint
 
 from ..tiny import call, write_config
 from ..weights.test_formats import to_released
@@ -16,7 +17,7 @@ def run(config, checkpoint, tmp_path, *options):
 
 
 def read(checkpoint):
-    return torch.load(checkpoint, weights_only=True)
+    return read_checkpoint(checkpoint)
 
 
 def other_classes(state):

@@ -13,7 +13,7 @@ from xcit_mm.models.fast.execution import Differentiable, Inference
 from xcit_mm.models.layers import XCA
 
 from ..tiny import backbone
-from .rounding import relative_error
+from .rounding import bound, relative_error
 
 NEEDS_CUDA_BUILD = pytest.mark.skipif(
     torch.version.cuda is None, reason='this torch was built without CUDA'
@@ -39,8 +39,25 @@ def test_half_precision_needs_sums_in_float32(dtype, sums_in_float32, expected, 
     monkeypatch.setattr(xca, 'sums_halves_in_float32', lambda device: sums_in_float32)
     tokens = SimpleNamespace(shape=(2, 4200, 384), device=torch.device('cuda'), dtype=dtype)
     assert xca.choose_form('auto', XCA(384, 8), tokens) == expected
-    few = SimpleNamespace(shape=(2, 196, 384), device=torch.device('cuda'), dtype=dtype)
-    assert xca.choose_form('auto', XCA(384, 8), few) == 'token'
+
+
+@pytest.mark.parametrize(
+    'dtype, grad, batch, tokens, expected',
+    [
+        (torch.float16, True, 2, 196, 'token'),
+        (torch.float16, False, 2, 4200, 'token'),  # S12/16 at 800x1344: d³ steps in float32
+        (torch.float16, True, 2, 4200, 'covariance'),
+        (torch.float16, False, 2, 16800, 'covariance'),  # S12/8
+        (torch.float16, True, 64, 196, 'token'),
+        (torch.float32, False, 2, 4200, 'covariance'),
+        (torch.float32, False, 1, 196, 'token'),
+    ],
+)
+def test_auto_counts_bytes_kernels_and_precision(dtype, grad, batch, tokens, expected, monkeypatch):
+    monkeypatch.setattr(xca, 'sums_halves_in_float32', lambda device: True)
+    x = SimpleNamespace(shape=(batch, tokens, 384), device=torch.device('cuda'), dtype=dtype)
+    with torch.set_grad_enabled(grad):
+        assert xca.choose_form('auto', XCA(384, 8), x) == expected
 
 
 def test_small_gradients_of_statistics_survive_float16(monkeypatch):
@@ -52,6 +69,24 @@ def test_small_gradients_of_statistics_survive_float16(monkeypatch):
     exact = tokens.detach().float() @ (gradient + gradient.mT)
     # Two factors, the scale and the product are rounded to float16.
     assert relative_error(tokens.grad.float(), exact) < 4 * torch.finfo(torch.float16).eps
+
+
+def test_both_moments_are_of_the_same_rounded_tokens(monkeypatch):
+    """Otherwise S need not be positive, nor the squared norms that follow from it."""
+    monkeypatch.setattr(covariance, 'sums_halves_in_float32', lambda device: True)
+    monkeypatch.setattr(covariance, 'second_moment', lambda x: x.mT.float() @ x.float())
+    tokens = torch.randn(2, 40, 8) + 3
+    origin = tokens[:, :1]
+    with torch.autocast('cpu', torch.float16):
+        X, S = covariance.augmented_statistics(tokens, origin)
+        whole = covariance.statistics(tokens - origin)
+    assert X.dtype == torch.float16 and torch.equal(X[..., 8:], torch.eye(1, 8).expand(2, 40, 8))
+    rounded = torch.cat([(tokens - origin).half().double(), torch.ones(2, 40, 1)], dim=2)
+    exact = rounded.mT @ rounded
+    # Sums of 40 numbers in float32; of unrounded tokens, the error would be that of float16.
+    for actual in (S, whole):
+        assert relative_error(actual, exact) < bound(torch.float32, 40)
+        assert relative_error(actual[:, -1], exact[:, -1]) < bound(torch.float32, 40)
 
 
 @NEEDS_CUDA_BUILD

@@ -19,7 +19,7 @@ from tests.weights.test_formats import to_released
 from xcit_mm.demo.page import read_curves
 from xcit_mm.models import XCiT
 from xcit_mm.pretraining import ImageClassifier, ValidateFirstHook
-from xcit_mm.weights import WeightsError, inflate, read_weights, recognize, unwrap
+from xcit_mm.weights import WeightsError, inflate, read_checkpoint, read_weights, recognize, unwrap
 
 ARCH = dict(embed_dims=16, depth=4, num_heads=2)
 DINO = """
@@ -115,7 +115,7 @@ def test_only_a_new_run_that_validates_does_so_first(iteration, validates, count
 def test_a_backbone_alone_is_scored(undisturbed, tmp_path, wrap, capfd):
     """The published files of DINO are backbones in the authors' names."""
     config, work_dir, _ = undisturbed
-    weights = recognize(unwrap(torch.load(work_dir / 'epoch_4.pth', weights_only=True))).state
+    weights = recognize(unwrap(read_checkpoint(work_dir / 'epoch_4.pth'))).state
     path = tmp_path / 'published.pth'
     torch.save(wrap(to_released(weights)), path)
     scores = []

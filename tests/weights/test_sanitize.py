@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import load_checkpoint
 
-from xcit_mm.weights import CheckpointError, read_weights
+from xcit_mm.weights import CheckpointError, read_checkpoint, read_weights
 
 from .tiny_run import train
 
@@ -22,7 +22,7 @@ def checkpoint(tmp_path):
 
 
 def change(path, **runtime):
-    content = torch.load(path, weights_only=True)
+    content = read_checkpoint(path)
     content['message_hub']['runtime_info'].update(runtime)
     torch.save(content, path)
     return content
@@ -40,7 +40,7 @@ def test_config_text_is_not_run_on_resume(checkpoint, tmp_path):
     runner = train(tmp_path / 'work', epochs=2, load_from=str(checkpoint), resume=True)
     assert runner.iter == 4 and not witness.exists()
     # The resumed run saves its own config, as usual.
-    saved = torch.load(tmp_path / 'work' / 'epoch_2.pth', weights_only=True)
+    saved = read_checkpoint(tmp_path / 'work' / 'epoch_2.pth')
     assert saved['message_hub']['runtime_info']['cfg'] != text
 
 

@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config
 from torch import distributed
 
-from ..launchers import VARIABLES, read_place
+from ..launchers import VARIABLES, read_ranks
 
 # Seconds after which a process stops waiting for a lost one. The config can set another value in
 # env_cfg.dist_cfg.timeout.
@@ -34,14 +34,14 @@ def init_gloo(cfg: Config) -> None:
         return
     if launcher not in VARIABLES:
         raise ValueError(f'launcher must be none, {", ".join(VARIABLES)}, not {launcher!r}')
-    place = read_place(launcher)
-    if place is None:
+    ranks = read_ranks(launcher)
+    if ranks is None:
         raise ValueError(
             f'--launcher {launcher} needs the environment variables '
             f'{" and ".join(VARIABLES[launcher][:2])}, which that launcher sets. Start the tool '
             'with tools/dist_train.sh (pytorch), srun (slurm) or mpirun (mpi).'
         )
-    for name, number in zip(VARIABLES['pytorch'], place, strict=True):
+    for name, number in zip(VARIABLES['pytorch'], ranks, strict=True):
         os.environ[name] = str(number)
     if launcher == 'slurm':
         os.environ.setdefault('MASTER_ADDR', _first_slurm_host(os.environ['SLURM_NODELIST']))

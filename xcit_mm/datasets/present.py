@@ -31,7 +31,7 @@ IMAGENET_LAYOUT = """\
 data/imagenet/
   train/  n01440764/n01440764_10026.JPEG ...
   val/    n01440764/ILSVRC2012_val_00000293.JPEG ..."""
-# task -> where the dataset of our configs comes from, and its layout
+# scope -> where the dataset of our configs comes from, and its layout
 PUBLIC = {
     'mmdet': ('COCO 2017 from https://cocodataset.org/#download', COCO_LAYOUT),
     'mmseg': (
@@ -58,7 +58,7 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
     if draw and shapes and paths and all(_is_inside(path, shapes['root']) for path in paths):
         ensure_shapes(**shapes)
     for loader, dataset in used:
-        _check_names((dataset.get('metainfo') or {}).get('classes'), loader)
+        _check_class_names((dataset.get('metainfo') or {}).get('classes'), loader)
         for what, path in _needed_paths(dataset).items():
             if path.exists():
                 continue
@@ -76,7 +76,7 @@ def check_datasets(cfg: Config, loaders: tuple[str, ...], draw: bool = True) -> 
         _check_evaluator(cfg, loader)
 
 
-def _check_names(classes: Any, loader: str) -> None:
+def _check_class_names(classes: Any, loader: str) -> None:
     """Raise if the classes are one string, which would be read letter by letter."""
     # mmengine reads the names from a file if there is one.
     if isinstance(classes, str) and '://' not in classes and not Path(classes).is_file():
@@ -130,9 +130,9 @@ def _how_to_draw(shapes: dict) -> str:
     )
 
 
-def _is_public(task: str, dataset: dict) -> bool:
+def _is_public(scope: str, dataset: dict) -> bool:
     """Return whether a dataset is COCO or ADE20k as in our configs, not the user's own data."""
-    root, *layout = PUBLIC[task][1].splitlines()
+    root, *layout = PUBLIC[scope][1].splitlines()
     return (
         Path(dataset.get('data_root') or '') == Path(root)
         and not dataset.get('metainfo')
@@ -140,8 +140,8 @@ def _is_public(task: str, dataset: dict) -> bool:
     )
 
 
-def _how_to_get(task: str) -> str:
-    origin, layout = PUBLIC[task]
+def _how_to_get(scope: str) -> str:
+    origin, layout = PUBLIC[scope]
     return (
         f'Get {origin}, and lay it out, or link to it, like this:\n\n'
         f'{textwrap.indent(layout, "  ")}\n\n'

@@ -78,7 +78,7 @@ def load_config(path: str, options: Sequence[str] | None = None) -> Config:
     if options:
         with explaining_config(f'{path} with --cfg-options {" ".join(options)}', (Exception,)):
             changes = parse_options(options)
-            _check_names(cfg, changes)
+            _check_option_names(cfg, changes)
             cfg.merge_from_dict(changes)
             # mmengine imported what the file names before it knew the options.
             import_modules_from_strings(**cfg.get('custom_imports', {'imports': []}))
@@ -104,7 +104,7 @@ def parse_options(items: Sequence[str]) -> dict[str, Any]:
     return parsed.options
 
 
-def _check_names(cfg: Config, changes: dict[str, Any]) -> None:
+def _check_option_names(cfg: Config, changes: dict[str, Any]) -> None:
     """Raise if an option looks like a misspelt part of the config. New parts are allowed."""
     known = {*cfg, *inspect.signature(Runner).parameters}
     for key in changes:
@@ -128,7 +128,7 @@ def strip_scope(cfg: Config) -> None:
             del node['_scope_']
 
 
-def task_of(cfg: Config) -> str:
+def scope_of(cfg: Config) -> str:
     """Return ``mmdet`` for a detector's config, ``mmseg`` for a segmentor's, ``xcit_mm`` for ours.
 
     Args:
@@ -143,19 +143,19 @@ def task_of(cfg: Config) -> str:
     return scope
 
 
-def dense_task_of(cfg: Config, command: str) -> str:
+def dense_scope_of(cfg: Config, command: str) -> str:
     """Return ``mmdet`` or ``mmseg``; raise for a config of pre-training.
 
     Args:
         cfg (Config): The config.
         command (str): What needs a detector or a segmentor.
     """
-    task = task_of(cfg)
-    if task == 'xcit_mm':
+    scope = scope_of(cfg)
+    if scope == 'xcit_mm':
         raise UserError(
             f'{command} is for detectors and segmentors; this config is for pre-training.'
         )
-    return task
+    return scope
 
 
 def build_runner(cfg: Config, path: str) -> Runner:

@@ -11,10 +11,10 @@ from mmengine.runner import Runner
 from ..configs import innermost_datasets, nested_dicts, type_name
 from ..errors import UserError
 from .comparison import ComparisonHook
-from .config import dense_task_of, task_of
+from .config import dense_scope_of, scope_of
 from .console import console_handlers
 
-# task -> the evaluator whose metrics can be chosen, its setting, and its metrics
+# scope -> the evaluator whose metrics can be chosen, its setting, and its metrics
 METRICS = {
     'mmdet': ('CocoMetric', 'metric', ('bbox', 'segm', 'proposal', 'proposal_fast')),
     'mmseg': ('IoUMetric', 'iou_metrics', ('mIoU', 'mDice', 'mFscore')),
@@ -31,9 +31,9 @@ def set_metrics(cfg: Config, metrics: list[str]) -> None:
         cfg (Config): The config, changed in place.
         metrics (list[str]): Names of :data:`METRICS`.
     """
-    task = task_of(cfg)
-    evaluator_type, setting, known = METRICS[task]
-    if task == 'mmdet' and not _has_key(cfg.model, 'mask'):
+    scope = scope_of(cfg)
+    evaluator_type, setting, known = METRICS[scope]
+    if scope == 'mmdet' and not _has_key(cfg.model, 'mask'):
         known = tuple(name for name in known if name != 'segm')
     unknown = [name for name in metrics if name not in known]
     if unknown:
@@ -48,14 +48,14 @@ def set_predictions(cfg: Config, out: str) -> None:
         cfg (Config): The config, changed in place.
         out (str): A folder for label PNGs of a segmentor, a pickle file for all others.
     """
-    task = task_of(cfg)
-    if task == 'mmseg':
+    scope = scope_of(cfg)
+    if scope == 'mmseg':
         evaluator = _find_evaluator(cfg, 'IoUMetric', '--out')
         evaluator.update(output_dir=out, keep_results=True)
         return
     if not out.endswith(('.pkl', '.pickle')):
         raise UserError(f'--out must end in .pkl for detection and classification, not {out}.')
-    kind = 'DumpDetResults' if task == 'mmdet' else 'DumpResults'
+    kind = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
     cfg.test_evaluator = [*_evaluators(cfg), dict(type=kind, out_file_path=out)]
 
 
@@ -66,7 +66,7 @@ def set_pictures(cfg: Config, **settings: Any) -> None:
         cfg (Config): The config, changed in place.
         **settings: Arguments of :class:`.ComparisonHook`.
     """
-    if task_of(cfg) == 'xcit_mm':
+    if scope_of(cfg) == 'xcit_mm':
         raise UserError('--show and --show-dir draw boxes, masks and labels; this model has none.')
     cfg.default_hooks.visualization = dict(type=ComparisonHook.__name__, **settings)
 
@@ -74,7 +74,7 @@ def set_pictures(cfg: Config, **settings: Any) -> None:
 def set_tta(cfg: Config) -> None:
     """Wrap the model for test-time augmentation; flip if the config has no settings for it."""
     datasets = list(innermost_datasets(cfg.test_dataloader))
-    if dense_task_of(cfg, '--tta') == 'mmdet':
+    if dense_scope_of(cfg, '--tta') == 'mmdet':
         if _has_key(cfg.model, 'mask_head'):
             raise UserError(
                 '--tta: mmdet merges boxes only, not masks. Leave it out, or test a config without '

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..launchers import VARIABLES, read_place
+from ..launchers import VARIABLES, read_ranks
 from .shards import EVERYTHING, Shard
 
 
@@ -33,8 +33,8 @@ def this_process(given: Shard | None, environ: Mapping[str, str] = os.environ) -
     if given is not None:
         return Process(given, 0)
     for launcher in VARIABLES:
-        if place := read_place(launcher, environ):
-            return Process(Shard(place.rank, place.world_size), place.local_rank)
+        if ranks := read_ranks(launcher, environ):
+            return Process(Shard(*ranks[:2]), ranks[2])
     return ALONE
 
 

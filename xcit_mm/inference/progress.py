@@ -19,10 +19,10 @@ class SpeedColumn(ProgressColumn):
     """Speed, failures and remaining time."""
 
     def render(self, task: Task) -> Text:
-        return Text(describe(task))
+        return Text(describe_speed(task))
 
 
-def describe(task: Task) -> str:
+def describe_speed(task: Task) -> str:
     """Return speed, failures and remaining time.
 
     Args:
@@ -76,4 +76,4 @@ class InferenceProgress:
         if self.has_lines and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + INTERVAL
             done = f'{self.inputs.completed:,.0f} of {self.inputs.total:,.0f}'
-            print(f'{self.inputs.description}: {done}, {describe(self.inputs)}', flush=True)
+            print(f'{self.inputs.description}: {done}, {describe_speed(self.inputs)}', flush=True)

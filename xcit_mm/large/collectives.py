@@ -185,11 +185,12 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         group, heights = ctx.group, ctx.heights
         parts = [_padded(part, max(heights)) for part in grad.split(heights, dim=2)]
-        own = torch.empty_like(parts[0])
         group._count('gathered', grad)
         with _noticing_losses():
-            distributed.reduce_scatter(own, parts, group=group.group)
-        return own[:, :, : heights[group.rank]], None, None
+            # Not reduce_scatter, which gloo lacks in older versions of torch.
+            for rank, part in enumerate(parts):
+                distributed.reduce(part, group._global(rank), group=group.group)
+        return parts[group.rank][:, :, : heights[group.rank]], None, None
 
 
 def _padded(x: Tensor, height: int) -> Tensor:

@@ -25,7 +25,7 @@ from ..models.fast import (
     feed_forward_residual,
     is_batch_norm,
     map_to_tokens,
-    path_scale,
+    path_scales,
     split_layer_scale,
     tokens_to_map,
 )
@@ -116,11 +116,12 @@ class SpreadBackbone:
         origin = self.group.first(tokens[:, :1])
         folded, gamma = split_layer_scale(layer.gamma1, x)
         branch = covariance_xca(tokens, layer.xca, folded, origin, self.group.sum)
-        x = add_branch(x, branch, gamma, self._path_scale(layer, x))
+        xca_scale, lpi_scale, ffn_scale = self._path_scales(layer, x)
+        x = add_branch(x, branch, gamma, xca_scale)
         branch = self._lpi(layer.norm3(x).unflatten(1, grid), layer.lpi, num_below)
-        x = add_branch(x, branch, layer.gamma3, self._path_scale(layer, x))
-        scale, recompute = self._path_scale(layer, x), backbone.recompute_ffn or backbone.with_cp
-        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
+        x = add_branch(x, branch, layer.gamma3, lpi_scale)
+        recompute = backbone.recompute_ffn or backbone.with_cp
+        return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, ffn_scale, recompute)
 
     def _lpi(self, rows: Tensor, lpi: LPI, num_below: int) -> Tensor:
         """Return ``LPI(x)`` of normalized rows (B, n, W, d), as tokens."""
@@ -177,10 +178,10 @@ class SpreadBackbone:
         feature = feature[:, :, : heights[self.group.rank]].contiguous()
         return self.group.gather(feature, heights) if gather else feature
 
-    def _path_scale(self, layer: XCiTLayer, x: Tensor) -> Tensor | None:
+    def _path_scales(self, layer: XCiTLayer, x: Tensor) -> list[Tensor | None]:
         """Draw the factors of stochastic depth, the same in all processes."""
-        scale = path_scale(layer, x)
-        return None if scale is None else self.group.first(scale)
+        scales = path_scales(layer, x)
+        return [None if scale is None else self.group.first(scale) for scale in scales]
 
 
 @torch.no_grad()

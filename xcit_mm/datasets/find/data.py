@@ -105,7 +105,7 @@ def _median_size(paths: list[Path]) -> tuple[int, int]:
     return int(median(size[0] for size in sizes)), int(median(size[1] for size in sizes))
 
 
-def nothing_found(folder: Path, task: str) -> str:
+def explain_nothing_found(folder: Path, task: str) -> str:
     """Describe what was looked for in a folder without usable data, and what is there."""
     return (
         f'{folder} has nothing to train on. Looked for {LOOKED_FOR[task]}. '

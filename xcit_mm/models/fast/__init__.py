@@ -19,7 +19,7 @@ from .lpi import HALO
 from .operators import BatchNorm, assume, check_compiler, is_batch_norm, is_compiled_by_user
 from .pyramid import rescale_over_strips
 from .recompute import recomputed
-from .residual import add_branch, path_scale, split_layer_scale
+from .residual import add_branch, path_scales, split_layer_scale
 from .rows import run_rows
 from .stem import StemRows, add_positions, has_fixed_statistics
 from .xca import FORMS, covariance_xca
@@ -46,7 +46,7 @@ __all__ = [
     'is_compiled_by_user',
     'linear_map',
     'map_to_tokens',
-    'path_scale',
+    'path_scales',
     'query_key_norms',
     'recomputed',
     'rescale_over_strips',

@@ -55,7 +55,7 @@ def sample_chunks(x: Tensor, width: int) -> list[tuple[slice, slice]]:
     """
     batch, num_tokens, _ = x.shape
     length = _piece_length(batch * num_tokens, width, x.device, MIN_TOKENS)
-    if length < num_tokens:
+    if batch and length < num_tokens:
         chunks = token_chunks(x[0], width)
         return [(slice(i, i + 1), chunk) for i in range(batch) for chunk in chunks]
     together = max(length // max(num_tokens, 1), 1)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from ..layers import LPI, XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
 from .precision import autocast_dtype
-from .residual import add_branch, path_scale
+from .residual import add_branch, path_scales
 from .xca import choose_form, scaled_xca
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _CompiledLayers(Execution):
             return super().run_layer(index, x, grid)  # a recomputed graph must be whole
         # The choice and the draws are made here, so that the graph contains neither.
         form = choose_form(trunk.attention, layer.xca, x)
-        scales = [path_scale(layer, x) for _ in range(3)]
+        scales = path_scales(layer, x)
         recompute = (trunk.with_cp, trunk.recompute_ffn or trunk.with_cp)
         return _compiled_layer()(layer, x, *grid, form, scales, recompute)
 
@@ -96,21 +96,22 @@ def run_layer(
     """
 
     def attend(x: Tensor) -> Tensor:
-        return scaled_xca(layer.norm1(x), layer.xca, layer.gamma1, form)
+        return scaled_xca(layer.norm1(x), layer.xca, None, form)
 
     def interact(x: Tensor) -> Tensor:
-        return layer.gamma3 * interact_locally(layer.norm3(x), layer.lpi, height, width)
+        return interact_locally(layer.norm3(x), layer.lpi, height, width)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return layer.gamma2 * layer.ffn(layer.norm2(x))
+        return layer.ffn(layer.norm2(x))
 
     mixing, last = recompute
-    for branch, again, scale in zip(
-        (attend, interact, feed_forward), (mixing, mixing, last), scales, strict=True
+    gammas = (layer.gamma1, layer.gamma3, layer.gamma2)
+    for branch, again, gamma, scale in zip(
+        (attend, interact, feed_forward), (mixing, mixing, last), gammas, scales, strict=True
     ):
         # Inside a graph, recomputation leaves the running statistics of BatchNorm alone.
         added = checkpoint(branch, x, use_reentrant=False) if again else branch(x)
-        x = add_branch(x, added, scale)
+        x = add_branch(x, added, gamma, scale)
     return x
 
 

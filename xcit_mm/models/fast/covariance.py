@@ -15,17 +15,23 @@ same result, and the same gradients with r held fixed. We take the first token, 
 hardly differ give small sums, not differences of large ones.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers import XCA
 from .chunks import batch_chunks
+from .operators import is_compiling
 from .precision import autocast_dtype, is_half, sums_halves_in_float32, without_autocast
 
 # The norm below which a channel counts as zero, as in F.normalize; squared where squares are
 # compared.
 EPS = 1e-12
+# Columns after the tokens, the first of which is ones: products are fastest if their sizes are
+# multiples of 8.
+PADDING = 8
 
 
 def shift_origin(xca: XCA, tokens: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -42,8 +48,13 @@ def shift_origin(xca: XCA, tokens: Tensor, origin: Tensor | None = None) -> tupl
     """
     origin = tokens[:, :1].detach() if origin is None else origin
     with without_autocast(tokens):
-        dtype = xca.qkv.weight.dtype
-        return tokens - origin, F.linear(origin[:, 0].to(dtype), xca.qkv.weight, xca.qkv.bias)
+        return tokens - origin, origin_bias(xca, origin)
+
+
+def origin_bias(xca: XCA, origin: Tensor) -> Tensor:
+    """Return the biases (B, 3 d) that go with an origin (B, 1, d)."""
+    with without_autocast(origin):
+        return xca.qkv(origin[:, 0].to(xca.qkv.weight.dtype))
 
 
 def statistics(tokens: Tensor) -> Tensor:
@@ -56,6 +67,59 @@ def statistics(tokens: Tensor) -> Tensor:
         is_trained = torch.is_grad_enabled() and tokens.requires_grad
         second = SecondMoment.apply(tokens) if is_trained else second_moment(tokens)
         return assemble(second, first_moment, tokens.shape[1])
+
+
+def augmented_statistics(tokens: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``X̄`` and ``S = X̄ᵀ X̄`` of tokens with another origin, from one product.
+
+    Args:
+        tokens (Tensor): Normalized tokens (B, N, d).
+        origin (Tensor): The origin of each sample, (B, 1, d), without gradient.
+
+    Returns:
+        tuple[Tensor, Tensor]: ``X̄ = [X - r, 1, 0, ...]``, (B, N, d + PADDING), and S
+        (B, d + 1, d + 1).
+    """
+    dtype, dims = product_dtype(tokens), tokens.shape[2]
+    with without_autocast(tokens):
+        if is_compiling():  # which fuses these steps
+            X = F.pad(tokens - origin, (0, 1), value=1.0)
+            X = F.pad(X, (0, PADDING - 1)).to(dtype)
+            S = SecondMoment.apply(X)
+        elif torch.is_grad_enabled() and tokens.requires_grad:
+            X = _Augment.apply(tokens, origin, dtype)
+            S = SecondMoment.apply(X)
+        else:
+            X = _augment(tokens, origin, dtype)
+            S = second_moment(X)
+        return X, S[:, : dims + 1, : dims + 1]
+
+
+def augmented_map(weight: Tensor, bias: Tensor, X: Tensor) -> Tensor:
+    """Return the matrix by which ``X̄`` is multiplied, (B, d + PADDING, d), from a linear map."""
+    zeros = weight.new_zeros(*weight.shape[:2], PADDING - 1)
+    return torch.cat([weight, bias[..., None], zeros], dim=2).mT.to(X.dtype)
+
+
+def _augment(tokens: Tensor, origin: Tensor, dtype: torch.dtype) -> Tensor:
+    batch, num_tokens, dims = tokens.shape
+    X = tokens.new_empty(batch, num_tokens, dims + PADDING, dtype=dtype)
+    torch.sub(tokens, origin, out=X[..., :dims])
+    X[..., dims:] = torch.eye(1, PADDING, dtype=dtype, device=X.device)[0]
+    return X
+
+
+class _Augment(torch.autograd.Function):
+    """Shifts, rounds and pads tokens in one step."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, origin: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = tokens.dtype
+        return _augment(tokens, origin, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad[..., :-PADDING].to(ctx.dtype), None, None
 
 
 class StatisticsSum:
@@ -101,7 +165,7 @@ class StatisticsSum:
         """Return ``S`` (B, d + 1, d + 1) and the biases (B, 3 d) that go with the origin."""
         with without_autocast(self.origin):
             S = assemble(self.second, self.first, self.count)
-            return S, self.xca.qkv(self.origin[:, 0].to(self.xca.qkv.weight.dtype))
+            return S, origin_bias(self.xca, self.origin)
 
     def linear_map(self) -> tuple[Tensor, Tensor]:
         """Return the :func:`linear_map` (B, d, d), (B, d) of tokens with their own origin."""

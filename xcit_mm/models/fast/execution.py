@@ -10,6 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
 from ..layers import (
@@ -32,7 +33,7 @@ from .lpi import add_lpi, scaled_lpi
 from .operators import describe, has_all_parts, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
-from .residual import add_branch, over_kept_samples, path_scale, split_layer_scale
+from .residual import add_branch, over_kept_samples, path_scales, split_layer_scale
 from .stem import add_positions, embed_for_training, embed_over_strips
 from .xca import add_xca, choose_form, scaled_xca
 
@@ -143,7 +144,7 @@ _METHODS = {
     (kind, name): method
     for kind in (
         *(ConvPatchEmbed, ConvNorm, SinusoidalPositionEncoding, XCiTLayer, XCA, LPI, FeedForward),
-        *(ClassAttention, ClassAttentionLayer, Pyramid),
+        *(ClassAttention, ClassAttentionLayer, Pyramid, DropPath),
     )
     for name, method in vars(kind).items()
     if inspect.isfunction(method) and not name.startswith('__')
@@ -170,20 +171,28 @@ class Differentiable(_Fast):
 
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
+        *scales, ffn_scale = path_scales(layer, x)
         if trunk.with_cp:
             if index % RELEASE_INTERVAL == 0:
                 x = release(x)
-            x = recomputed(layer, self._mix, layer, x, grid, random=True)
+            x = recomputed(layer, self._mix, layer, x, grid, *scales)
         else:
-            x = self._mix(layer, x, grid)
+            x = self._mix(layer, x, grid, *scales)
         recompute = trunk.recompute_ffn or trunk.with_cp
 
         def add_ffn(x: Tensor, scale: Tensor | None) -> Tensor:
             return feed_forward_residual(x, layer.ffn, layer.norm2, layer.gamma2, scale, recompute)
 
-        return over_kept_samples(add_ffn, x, path_scale(layer, x))
+        return over_kept_samples(add_ffn, x, ffn_scale)
 
-    def _mix(self, layer: XCiTLayer, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _mix(
+        self,
+        layer: XCiTLayer,
+        x: Tensor,
+        grid: tuple[int, int],
+        xca_scale: Tensor | None,
+        lpi_scale: Tensor | None,
+    ) -> Tensor:
         """Add the two branches in which tokens interact."""
 
         def add_xca(x: Tensor, scale: Tensor | None) -> Tensor:
@@ -191,11 +200,11 @@ class Differentiable(_Fast):
             folded, gamma = split_layer_scale(layer.gamma1, x)
             return add_branch(x, scaled_xca(layer.norm1(x), layer.xca, folded, form), gamma, scale)
 
-        x = over_kept_samples(add_xca, x, path_scale(layer, x))
+        x = over_kept_samples(add_xca, x, xca_scale)
         folded, gamma = split_layer_scale(layer.gamma3, x)
         branch = scaled_lpi(layer.norm3(x), layer.lpi, folded, grid)
         # For all samples: in training, its BatchNorm needs them.
-        return add_branch(x, branch, gamma, path_scale(layer, x))
+        return add_branch(x, branch, gamma, lpi_scale)
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)

@@ -14,7 +14,13 @@ from ..layers import FeedForward
 from .chunks import sample_chunks, token_chunks
 from .operators import gelu_backward, is_batched, layer_norm_backward, layer_norm_statistics
 from .precision import at_least_float32, autocast_dtype, without_autocast
-from .residual import add_branch, split_layer_scale
+from .residual import (
+    add_branch,
+    combine,
+    layer_scale_gradient,
+    scale_gradient,
+    split_layer_scale,
+)
 
 
 def feed_forward_residual(
@@ -38,6 +44,9 @@ def feed_forward_residual(
             keeping it: one more product of N·4d² out of 33, and 4 N·d fewer floats per layer.
             Defaults to False.
     """
+    if x.device.type != 'cpu' and not recompute:
+        # A GPU computes all tokens at once, and its time goes into moving what is recomputed.
+        return add_branch(x, ffn(norm(x)), gamma, scale)
     dtype = autocast_dtype(x) or x.dtype
     folded, gamma_after = split_layer_scale(gamma, x)
     with without_autocast(x):
@@ -102,7 +111,7 @@ class _ChunkedFeedForward(torch.autograd.Function):
             hidden = x.new_empty(*x.shape[:2], len(weight1), dtype=weight1.dtype)
         if ctx.needs_input_grad[2]:
             branch = torch.empty_like(x, dtype=weight2.dtype)
-        factor = _factor(x, gamma, scale)
+        factor = _factors(x, gamma, scale)
         for chunk in sample_chunks(x, len(weight1)):
             tokens = x[chunk]
             normed = F.layer_norm(tokens, norm_weight.shape, norm_weight, norm_bias, eps)
@@ -124,41 +133,42 @@ class _ChunkedFeedForward(torch.autograd.Function):
         # By create_graph=True, or by is_grads_batched=True.
         if torch.is_grad_enabled() or is_batched(grad):
             return _plain_backward(ctx, grad)
-        x, scale, gamma, *parameters, hidden, branch = ctx.saved_tensors
-        norm_weight, norm_bias, weight1, bias1, weight2, _ = parameters
-        dtype, factor = weight1.dtype, _factor(x, gamma, scale)
-        grad_x, grad_gamma = torch.empty_like(x), None
+        x, scale, *parameters, hidden, branch = ctx.saved_tensors
+        gamma, norm_weight, norm_bias, weight1, bias1, weight2, _ = parameters
+        dtype, factor = weight1.dtype, _factors(x, gamma, scale)
+        grad_x = torch.empty_like(x)
         totals: list[Tensor | None] = [None] * len(parameters)
         for chunk in sample_chunks(x, len(weight1)):
             tokens, grad_out = x[chunk], grad[chunk]
             normed, mean, rstd = layer_norm_statistics(tokens, norm_weight, norm_bias, ctx.eps)
             normed = normed.to(dtype)
             piece = _linear(normed, weight1, bias1) if hidden is None else hidden[chunk]
-            grad_branch = _multiply(grad_out, factor if factor is None else factor[chunk[0]], dtype)
+            if factor is None:
+                grad_branch = grad_out.to(dtype)
+            else:
+                grad_branch = scale_gradient(grad_out, factor[chunk[0]], dtype)
             grad_piece = gelu_backward(grad_branch @ weight2, piece)
             grad_chunk, *of_norm = layer_norm_backward(
                 (grad_piece @ weight1).to(x.dtype), tokens, mean, rstd, norm_weight, norm_bias
             )
             torch.add(grad_out, grad_chunk, out=grad_x[chunk])
             if branch is not None:
-                products = (grad_out * branch[chunk]).sum(1, keepdim=True)
-                products = products if scale is None else products * scale[chunk[0]]
-                grad_gamma = _add(grad_gamma, products.sum((0, 1)))
+                scales = None if scale is None else scale[chunk[0]]
+                of_gamma = layer_scale_gradient(grad_out, branch[chunk], scales)
+                totals[0] = _add(totals[0], of_gamma)
             of_first = grad_piece.flatten(0, 1), normed.flatten(0, 1)
             of_second = grad_branch.flatten(0, 1), F.gelu(piece).flatten(0, 1)
             totals = [
-                *map(_add, totals[:2], of_norm),
-                _add_product(totals[2], *of_first),
-                _add(totals[3], of_first[0].sum(0)),
-                _add_product(totals[4], *of_second),
-                _add(totals[5], of_second[0].sum(0)),
+                totals[0],
+                *map(_add, totals[1:3], of_norm),
+                _add_product(totals[3], *of_first),
+                _add(totals[4], of_first[0].sum(0)),
+                _add_product(totals[5], *of_second),
+                _add(totals[6], of_second[0].sum(0)),
             ]
-        # Without a chunk, there were no tokens.
-        sums = [
-            torch.zeros_like(parameter) if total is None else total.to(parameter.dtype)
-            for total, parameter in zip(totals, parameters, strict=True)
-        ]
-        return grad_x, None, grad_gamma, *sums, None, None
+        pairs = zip(totals, parameters, ctx.needs_input_grad[2:], strict=False)
+        grads = [_as_gradient(*pair) if needed else None for *pair, needed in pairs]
+        return grad_x, None, *grads, None, None
 
 
 def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -179,12 +189,11 @@ def _plain_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
 
 
-def _factor(x: Tensor, gamma: Tensor | None, scale: Tensor | None) -> Tensor | None:
-    """Return ``scale · γ``, (B, 1, 1 or d); None if both are."""
-    if gamma is None or scale is None:
-        factor = scale if gamma is None else gamma
-        return None if factor is None else factor.expand(len(x), 1, -1)
-    return scale * gamma
+def _factors(x: Tensor, gamma: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """Return ``scale · γ`` of each sample, (B, 1, 1 or d); None if both are."""
+    if gamma is None and scale is None:
+        return None
+    return combine(gamma, scale).expand(len(x), 1, -1)
 
 
 def _linear(
@@ -198,11 +207,9 @@ def _linear(
     return out
 
 
-def _multiply(grad: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return ``grad · factor`` in this type, rounded once and in one step."""
-    if factor is None:
-        return grad.to(dtype)
-    return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
+def _as_gradient(total: Tensor | None, parameter: Tensor) -> Tensor:
+    """Return a sum over chunks; of no chunks, if the batch is empty, zeros."""
+    return torch.zeros_like(parameter) if total is None else total.to(parameter.dtype)
 
 
 def _add(total: Tensor | None, value: Tensor) -> Tensor:

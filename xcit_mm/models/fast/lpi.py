@@ -37,6 +37,8 @@ def scaled_lpi(tokens: Tensor, lpi: LPI, gamma: Tensor | None, grid: tuple[int, 
         weight, bias = gamma[:, None, None, None] * conv.weight, gamma * cast(Tensor, conv.bias)
         return F.conv2d(x, weight, bias, padding=1, groups=len(gamma))
 
+    if gamma is None and tokens.device.type != 'cpu':
+        return lpi(tokens, grid)
     x = lpi.conv1(tokens_to_map(tokens, grid))
     # The steps between the convolutions are cheap; keeping their results would take two maps.
     return map_to_tokens(recomputed(lpi.norm, second_half, x, gamma))

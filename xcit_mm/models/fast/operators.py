@@ -106,6 +106,11 @@ def layer_norm_backward(
     )
 
 
+def is_compiling() -> bool:
+    """Return whether ``torch.compile`` or ``torch.export`` records."""
+    return bool(_is_compiling and _is_compiling())
+
+
 def check_compiler() -> None:
     """Raise an error if this version of torch cannot compile the layers."""
     if digit_version(torch.__version__) < digit_version(MIN_TORCH_TO_COMPILE):
@@ -132,7 +137,7 @@ def is_traced(*inputs: Any) -> bool:
         *inputs: What the network is called with; stand-ins under ``torch.fx``.
     """
     return bool(
-        (_is_compiling and _is_compiling())
+        is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or any(isinstance(value, Proxy) for value in inputs)
         or (_peek_interpreter_stack and _peek_interpreter_stack() is not None)

@@ -11,10 +11,11 @@ from .chunks import batch_chunks
 from .covariance import (
     StatisticsSum,
     attention_from_statistics,
+    augmented_map,
+    augmented_statistics,
     linear_map,
+    origin_bias,
     scaled_softmax,
-    shift_origin,
-    statistics,
 )
 from .precision import (
     at_least_float32,
@@ -26,22 +27,39 @@ from .precision import (
 
 FORMS = ('auto', 'token', 'covariance')
 
-# What the steps between the products of the covariance form cost, in multiply-adds per element of a
-# d x d matrix, as measured on a CPU. A GPU launches about twenty more kernels per layer. We assume,
-# but have not measured, 5 µs for each at 10¹³ multiply-adds per second.
+# What the steps between the products of the covariance form cost on a CPU, in multiply-adds per
+# element of a d x d matrix, as measured.
 STEPS_COST = 550
-LAUNCH_COST = 1e9
+
+
+class GPU:
+    """What is assumed of a GPU, by which the forms are compared: an A100's published figures."""
+
+    BANDWIDTH = 1.5e12  # bytes per second
+    FLOAT32 = 9.75e12  # multiply-adds per second
+    HALF = 156e12
+    LAUNCH = 5e-6  # seconds
+    # Of its cores, the part that the few small products between matrices d x d keep busy.
+    SHARE = 1 / 3
+
+
+# How the forms differ on a GPU, in inference and in training, as ``python -m dev.gpu_cost`` counts
+# it: bytes that the covariance form saves per number of the tokens and adds per element of a d x d
+# matrix, and the kernels that it adds.
+GPU_COUNTS = {False: (70, 150, 12), True: (300, 550, 27)}
 
 
 def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     """Return ``token`` or ``covariance``; for ``auto`` the one that is cheaper for these tokens.
 
-    That is the one with fewer multiply-adds. For N tokens of width d and h heads they are
+    For N tokens of width d and h heads, the multiply-adds are
 
         token form:       (4 + 2/h) N d²
         covariance form:  2 N d² + (3 + 2/h) d³ + the steps between these products.
 
-    Training takes three times as many, except that the 2 N d² become 5 N d².
+    Training takes three times as many, except that the 2 N d² become 5 N d². On a CPU, they
+    decide. On a GPU, so do the bytes that are moved and the kernels that are launched, and the d³
+    are in float32, for which it is slow.
 
     Args:
         form (str): One of :data:`FORMS`.
@@ -50,16 +68,25 @@ def choose_form(form: str, xca: XCA, x: Tensor) -> str:
     """
     if form != 'auto':
         return form
-    device = x.device
-    is_half_on_gpu = device.type != 'cpu' and is_half(autocast_dtype(x) or x.dtype)
-    if is_half_on_gpu and not sums_halves_in_float32(device):
-        return 'token'  # the statistics would be float32 products, which are slow there
     (batch, num_tokens, dims), per_head = x.shape, 2 / xca.num_heads
-    saving, cost = (2 + per_head) * num_tokens, (3 + per_head) * dims + STEPS_COST
-    if torch.is_grad_enabled():
-        saving, cost = (7 + 3 * per_head) * num_tokens, 3 * cost
-    launches = 0 if device.type == 'cpu' else LAUNCH_COST
-    return 'covariance' if batch * dims**2 * (saving - cost) > launches else 'token'
+    is_training = torch.is_grad_enabled()
+    saving = ((7 + 3 * per_head) if is_training else (2 + per_head)) * num_tokens
+    cost = (3 + per_head) * dims * (3 if is_training else 1)
+    if x.device.type == 'cpu':
+        cost += STEPS_COST * (3 if is_training else 1)
+        return 'covariance' if saving > cost else 'token'
+    in_half = is_half(autocast_dtype(x) or x.dtype)
+    if in_half and not sums_halves_in_float32(x.device):
+        return 'token'  # the statistics would be float32 products, which are slow there
+    saved_bytes, added_bytes, launches = GPU_COUNTS[is_training]
+    matrix = batch * dims**2
+    seconds = (
+        (saved_bytes * batch * num_tokens * dims - added_bytes * matrix) / GPU.BANDWIDTH
+        + saving * matrix / (GPU.HALF if in_half else GPU.FLOAT32)
+        - cost * matrix / (GPU.FLOAT32 * GPU.SHARE)
+        - launches * GPU.LAUNCH
+    )
+    return 'covariance' if seconds > 0 else 'token'
 
 
 def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor | None, form: str) -> Tensor:
@@ -74,7 +101,7 @@ def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor | None, form: str) -> Ten
     if form == 'covariance':
         return covariance_xca(tokens, xca, gamma)
     if gamma is None:
-        return xca.proj(_attend(tokens, xca))
+        return _token_xca(tokens, xca)
     weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
     return F.linear(_attend(tokens, xca), weight, bias)
 
@@ -93,43 +120,46 @@ def covariance_xca(
         xca (XCA): The attention.
         gamma (Tensor, optional): LayerScale (d), folded into the projection; None leaves it out.
         origin (Tensor, optional): See :func:`shift_origin`; the same for all parts. Defaults to
-            None.
+            None, the first token.
         sum_over_parts (callable, optional): Adds up the statistics of all parts. Defaults to None:
             there are no others.
     """
-    tokens, qkv_bias = shift_origin(xca, tokens, origin)
-    S = statistics(tokens)
+    origin = tokens[:, :1].detach() if origin is None else origin
+    X, S = augmented_statistics(tokens, origin)
     S = S if sum_over_parts is None else sum_over_parts(S)
+    qkv_bias = origin_bias(xca, origin)
     attention = attention_from_statistics(xca, S, qkv_bias)
-    weight, bias = linear_map(xca, attention, qkv_bias, gamma)
-    return torch.baddbmm(bias[:, None].to(tokens.dtype), tokens, weight.mT.to(tokens.dtype))
+    X = X.to(autocast_dtype(tokens) or tokens.dtype)
+    return X @ augmented_map(*linear_map(xca, attention, qkv_bias, gamma), X)
+
+
+def _token_xca(tokens: Tensor, xca: XCA) -> Tensor:
+    """Return ``XCA(x)`` in token form."""
+    return xca.proj(_attend(tokens, xca)) if tokens.device.type == 'cpu' else xca(tokens)
 
 
 def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     """Return the attended values (B, N, d) of tokens (B, N, d).
 
-    Instead of queries and keys, their products are scaled: these are fewer numbers. They are at
-    least float32, except in half precision on a GPU. There, half-precision products are many times
-    as fast, and only those of unit vectors are sure not to overflow.
+    For a CPU. Instead of queries and keys, their products are scaled: these are fewer numbers. They
+    are at least float32, or they would overflow.
     """
     qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1)).unbind(2)
     # A copy of each here, (B, h, N, d/h), saves the products below copies of their own. Backward
     # joins the three gradients in one step.
     queries, keys, values = (each.transpose(1, 2).contiguous() for each in qkv)
-    if is_half(values.dtype) and values.device.type != 'cpu':
-        attention = xca.attention_map(queries.mT, keys.mT)
-    else:
-        with without_autocast(tokens):
-            queries, keys = at_least_float32(queries), at_least_float32(keys)
-            squares = torch.stack([queries.square().sum(2), keys.square().sum(2)])
-            attention = scaled_softmax(queries.mT @ keys, squares, xca.temperature)
+    with without_autocast(tokens):
+        queries, keys = at_least_float32(queries), at_least_float32(keys)
+        squares = torch.stack([queries.square().sum(2), keys.square().sum(2)])
+        attention = scaled_softmax(queries.mT @ keys, squares, xca.temperature)
     return (values @ attention.mT.to(values.dtype)).transpose(1, 2).flatten(2)
 
 
 def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -> None:
     """Add ``γ · XCA(LN(x))`` to x in place, for inference.
 
-    The covariance form computes the normalized tokens twice, chunk by chunk, and never stores them.
+    The covariance form of many tokens computes the normalized tokens twice, chunk by chunk, and
+    never stores them.
 
     Args:
         x (Tensor): Tokens (B, N, d).
@@ -139,7 +169,10 @@ def add_xca(x: Tensor, xca: XCA, norm: nn.LayerNorm, gamma: Tensor, form: str) -
         form (str): ``token`` or ``covariance``.
     """
     if form == 'token':
-        x.addcmul_(xca.proj(_attend(norm(x), xca)), gamma)
+        x.addcmul_(_token_xca(norm(x), xca), gamma)
+        return
+    if x.device.type != 'cpu' and len(batch_chunks(x)) == 1:
+        x.addcmul_(covariance_xca(norm(x), xca, None), gamma)
         return
     weight, bias = StatisticsSum(xca, norm).add(x).linear_map()
     add_linear_map(x, norm, weight, bias, gamma)

@@ -39,7 +39,8 @@ def encode_axis(length: int, like: Tensor) -> Tensor:
         like (Tensor): Gives the dtype and the device.
     """
     # At least in float32, as in the released models, regardless of the precision of the weights.
-    dtype = torch.promote_types(like.dtype, torch.float32)
+    # Not by torch.promote_types, which torch 2.1 cannot compile.
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     position = torch.arange(1, length + 1, device=like.device, dtype=dtype)
     position = position / (length + 1e-6) * (2 * math.pi)
     index = torch.arange(DIMS_PER_AXIS, device=like.device, dtype=dtype)

@@ -39,8 +39,8 @@ class XCA(BaseModule):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of tokens (B, N, d), each (B, h, d/h, N)."""
-        qkv = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
-        return qkv[0], qkv[1], qkv[2]
+        queries, keys, values = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).unbind(2)
+        return queries.permute(0, 2, 3, 1), keys.permute(0, 2, 3, 1), values.permute(0, 2, 3, 1)
 
     def attention_map(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The attention A between channels, (B, h, d/h, d/h)."""

@@ -66,6 +66,18 @@ EXTRAS = {
     ],
     # For images that are read and written by windows.
     'large': ['tifffile'],
+    # What serves an exported file over HTTP, on top of what runs it.
+    'serve': [
+        'onnxruntime>=1.20',
+        'opencv-python',
+        'pillow>=10.1',
+        'fastapi>=0.110',
+        'uvicorn>=0.30',
+        'python-multipart',
+        'prometheus-client',
+    ],
+    # What runs exported files on the machines of a cluster.
+    'ray': ['onnxruntime>=1.20', 'opencv-python', 'pillow>=10.1', 'ray[data]>=2.40', 'pyarrow'],
     'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'mypy', 'types-PyYAML', 'openmim'],
 }
 
@@ -96,7 +108,10 @@ setup(
         include=['xcit_mm', 'xcit_mm.*', 'xcit_mm_cli', 'xcit_mm_deploy', 'xcit_mm_runtime']
     ),
     entry_points={'console_scripts': ['xcit-mm = xcit_mm_cli:main']},
-    package_data={'xcit_mm': ['py.typed', '*.json', 'weights/*.json']},
+    package_data={
+        'xcit_mm': ['py.typed', '*.json', 'weights/*.json'],
+        'xcit_mm_runtime': ['page.html'],
+    },
     # Neither torch, numpy nor anything of OpenMMLab: a plugin leaves the environment that it comes
     # into as it is, whether these come from open-mmlab or from a fork. `import xcit_mm` and the
     # doctor say what is missing. The extras bring whole environments to empty machines.

@@ -40,7 +40,7 @@ INSTALLED = VENV / 'xcit_mm-installed'
 MMCV_VERSION = '2.1.0'
 MIN_PYTHON = (3, 10)
 # A line of a requirements file, for all versions of Python, for 3.10, or for those after it.
-PIN = r'^([\w.-]+)==([^\s;]+)(?:; python_version (<|>=) "3\.11")?$'
+PIN = r'^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)(?:; python_version (<|>=) "3\.11")?$'
 
 # A precompiled header must be built and used with the same flags. Setting CFLAGS replaces Python's
 # own, or follows them (setuptools before 70), where -g0 revokes their -g.

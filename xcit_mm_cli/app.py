@@ -51,6 +51,7 @@ COMMANDS = {
         'write a model to one file, ONNX or torch.export, and check it',
         'photos.py work_dirs/photos/epoch_12.pth --out photos.onnx',
     ),
+    'serve': Command('serve an exported model over HTTP', 'photos.onnx --port 8000'),
     'convert-data': Command("convert boxes from Pascal VOC's or YOLO's format", 'VOC2012'),
     'convert-weights': Command(
         'convert weights to a clean safetensors file', 'xcit://s12/8 s12_8.safetensors'
@@ -58,6 +59,8 @@ COMMANDS = {
     'shapes': Command('draw a small dataset to try things out', 'data/shapes --train 400'),
     'stats': Command("count parameters and GFLOPs, next to the paper's", '--format markdown'),
 }
+# These run where PyTorch and OpenMMLab cannot be imported, and explain errors themselves.
+WITHOUT_TORCH = ('doctor', 'serve')
 # Old name -> new name.
 RENAMED = {'convert': 'convert-weights'}
 
@@ -183,7 +186,7 @@ def run_command(name: str, argv: Sequence[str] | None = None, prog: str | None =
         return _fail(missing)
     run = _module(name).run
     try:
-        if name == 'doctor':  # it runs where nothing can be imported
+        if name in WITHOUT_TORCH:
             return run(args)
         from .common import explain_errors
 

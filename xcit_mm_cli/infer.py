@@ -81,24 +81,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'when continuing, try again what was skipped before the interruption',
     )
     _add_processes(parser)
+    _add_ray(parser)
     _add_large_images(parser)
 
 
 def _add_processes(parser: argparse.ArgumentParser) -> None:
     several = parser.add_argument_group(
         'several processes',
-        'Processes that torchrun, srun or mpirun start share the inputs, on any number of '
-        'machines with a common folder. Each writes its own file to OUT_DIR/shards. If some are '
-        'killed, rerun the same command, with as many processes as you like: it does what is '
-        'missing. At the end, "xcit-mm merge OUT_DIR" writes what one process would have written. '
-        'Exit status 0 if a process did its share; merge reports what was skipped.',
+        'For jobs of an array, and for processes that torchrun, srun or mpirun start, on machines '
+        'with a common folder. Each writes its own file to OUT_DIR/shards. If some are killed, '
+        'rerun the same command: it does what is missing. At the end, "xcit-mm merge OUT_DIR" '
+        'writes what one process would have written. Exit status 0 if a process did its share; '
+        'merge reports what was skipped.',
     )
     several.add_argument(
         '--shard',
         type=_shard,
         metavar='I/N',
-        help='do the I-th of N shares, 1/N to N/N, if there is no launcher (an array of jobs)',
+        help='do the I-th of N shares, 1/N to N/N, if there is no launcher',
     )
+
+
+def _add_ray(parser: argparse.ArgumentParser) -> None:
+    ray = parser.add_argument_group(
+        'a Ray cluster',
+        'Runs an exported model (--model) on all machines of a cluster, which must see the model, '
+        'the images and OUT_DIR at the same paths. Inputs may also be addresses such as '
+        's3://bucket/photos, and Parquet files with a column "bytes" or "path". Writes a row per '
+        'image to OUT_DIR/shards. Work of processes and machines that die is repeated. '
+        '"xcit-mm merge OUT_DIR" then writes what one process would have written.',
+    )
+    ray.add_argument(
+        '--ray',
+        nargs='?',
+        const='',
+        metavar='ADDRESS',
+        help='use the cluster at this address (default: that of RAY_ADDRESS, else this machine)',
+    )
+    ray.add_argument(
+        '--ray-workers',
+        type=positive,
+        metavar='N',
+        help='processes with a model (default: one per processor or, with --device cuda, per GPU)',
+    )
+    ray.add_argument(
+        '--batch-size',
+        type=positive,
+        metavar='N',
+        help='images of one size in one run of the model (default: 1; more pays only on GPUs)',
+    )
+    ray.add_argument('--rows', choices=('parquet', 'jsonl'), help='format (default: parquet)')
 
 
 def _add_large_images(parser: argparse.ArgumentParser) -> None:
@@ -160,9 +192,17 @@ def find_conflict(args: argparse.Namespace) -> str | None:
     if args.whole and (args.ann_file or args.score_thr != SCORE_THR):
         option = '--ann-file' if args.ann_file else '--score-thr'
         return f'{option} is for detectors, and --whole for segmentors: drop one of them'
+    if args.ray is None:
+        for option in ('ray_workers', 'batch_size', 'rows'):
+            if getattr(args, option):
+                return f'--{option.replace("_", "-")} is for --ray: give both'
+    elif args.config or args.shard:
+        return '--ray runs an exported model and shares the inputs: give --model, and no --shard'
+    elif args.device not in (None, 'cpu', 'cuda'):
+        return '--device must be cpu or cuda with --ray, which chooses the GPUs'
     if args.config:
         return None if args.checkpoint else '--config needs --checkpoint'
-    options = ('checkpoint', 'cfg_options', 'allow_partial', 'device')
+    options = ('checkpoint', 'cfg_options', 'allow_partial', *(['device'] * (args.ray is None)))
     given = [f'--{name.replace("_", "-")}' for name in options if getattr(args, name)]
     return f'--model is complete in itself and runs on the CPU: drop {given[0]}' if given else None
 
@@ -180,6 +220,8 @@ def run(args: argparse.Namespace) -> int:
     from .common import print_left_out
     from .merge import print_results
 
+    if args.ray is not None:
+        return infer_with_ray(args)
     process = this_process(Shard(*args.shard) if args.shard else None)
     is_alone = process.shard == EVERYTHING
     if args.whole or args.window is not None:
@@ -212,6 +254,51 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_vis:
         print(f'pictures: {out_dir / "vis"}')
     return 1 if skipped else 0
+
+
+def infer_with_ray(args: argparse.Namespace) -> int:
+    """Run on a Ray cluster."""
+    from xcit_mm.errors import UserError
+
+    try:
+        from xcit_mm.inference.on_ray import RaySettings, find_ray_images, infer_on_ray
+    except ImportError as error:
+        raise UserError(f'--ray needs Ray ({error}): pip install "ray[data]" pyarrow') from None
+    from xcit_mm.inference.shards import FOLDER
+    from xcit_mm_runtime import load
+    from xcit_mm_runtime.predict import results_path
+
+    from .common import print_left_out
+
+    images, model, out_dir = find_ray_images(args.inputs), load(args.model), Path(args.out_dir)
+    model.check_predicts()
+    annotations = open_annotations(args, model.task)
+    check_results(results_path(model.task, out_dir), images.sources, args)
+    print_left_out(args.inputs)
+    records = infer_on_ray(
+        model,
+        images,
+        out_dir,
+        None if args.no_vis else args.score_thr,
+        hash_settings(model.metadata.to_dict(), args, images.sources),
+        annotations,
+        RaySettings(
+            args.ray or None,
+            args.ray_workers,
+            device=args.device or 'cpu',
+            batch_size=args.batch_size or 1,
+            rows=args.rows or 'parquet',
+        ),
+        args.retry_skipped,
+    )
+    count, skipped, missing = records.job.inputs, len(records.skipped), records.count_left()
+    print(
+        f'{count - skipped - missing} of {count} images, {skipped} skipped\nrows: '
+        f'{out_dir / FOLDER}\nFor what one process would have written: xcit-mm merge {out_dir}'
+    )
+    if missing:
+        raise UserError(f'{missing} images are missing: rerun the command.')
+    return 0
 
 
 class ChosenModel(NamedTuple):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Put together what several processes of "xcit-mm infer" have found. Writes the files that '
-        'one process would have written, checks that every image is done, and lists those that '
-        'were skipped. Then deletes the shards, if nothing is missing or skipped. Exit status: 0 '
-        'if every image was used, 1 if some were skipped, 2 if some are missing.'
+        'Put together what several processes of "xcit-mm infer", or Ray, have found. Writes the '
+        'files that one process would have written, checks that every image is done, and lists '
+        'those that were skipped. Then deletes the shards, if nothing is missing or skipped. Exit '
+        'status: 0 if every image was used, 1 if some were skipped, 2 if some are missing.'
     )
     parser.add_argument('out_dir', metavar='OUT_DIR', help='the --out-dir of infer')
     add_flag(
@@ -36,9 +36,8 @@ def run(args: argparse.Namespace) -> int:
     job, missing, skipped = records.job, records.count_left(), len(records.skipped)
     if missing and not args.allow_missing:
         raise UserError(
-            f'{missing} of {job.inputs} inputs are missing. Start the infer command again, with '
-            'any number of processes: it does only what is missing. --allow-missing merges what '
-            'is there.'
+            f'{missing} of {job.inputs} inputs are missing. Start the infer command again: it does '
+            'only what is missing. --allow-missing merges what is there.'
         )
     merge(records, out_dir)
     print_results(job, out_dir, records.list_skipped(), job.inputs - missing - skipped)

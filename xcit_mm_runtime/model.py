@@ -1,7 +1,7 @@
 """Loads an exported model and runs it on images."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,20 @@ OUTPUTS = {
     'segmentation': set(),
     'features': {'level_0'},
 }
+PROVIDERS = {'cpu': 'CPUExecutionProvider', 'cuda': 'CUDAExecutionProvider'}
 INPUT_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}
 
 # Runs a graph on its input (B, C, H, W); returns its outputs by name.
 Graph = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
-def load(path: str | os.PathLike, threads: int = 0) -> 'Model':
+def load(path: str | os.PathLike, threads: int = 0, device: str = 'cpu') -> 'Model':
     """Load a file that ``xcit-mm export`` wrote.
 
     Args:
         path (str or PathLike): An ONNX file.
         threads (int): How many processors to use. Defaults to 0, all of them.
+        device (str): Where it runs, ``cpu`` or ``cuda``. Defaults to ``cpu``.
 
     Raises:
         ModelError: If it cannot be run; says why.
@@ -46,13 +48,17 @@ def load(path: str | os.PathLike, threads: int = 0) -> 'Model':
         ) from None
     if not path.is_file():
         raise ModelError(f'There is no model {path.absolute()}.')
+    providers = [PROVIDERS[device]]
+    if providers[0] not in onnxruntime.get_available_providers():
+        raise ModelError(
+            f'This ONNX Runtime cannot use {device}: pip install onnxruntime-gpu, on a machine '
+            'with a GPU.'
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors are raised
     try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=['CPUExecutionProvider']
-        )
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime raises classes without a common base
         raise ModelError(f'{path} is damaged or not an ONNX file: {first_line(error)}') from None
     metadata = Metadata.read(session.get_modelmeta().custom_metadata_map, path)
@@ -107,13 +113,26 @@ class Model:
             ImageError: If the model cannot take it; says why.
             MemoryError: If there is not enough memory for it.
         """
-        self.check_predicts()
         pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
-        resized = self._resize(pixels)
-        outputs = self._run(resized)
-        if self.task == 'detection':
-            return self._detections(outputs, pixels.shape[:2], resized.shape[:2])
-        return Segmentation(self._labels(outputs, pixels.shape[:2]), self.classes, self.palette)
+        return self.predict_batch([pixels])[0]
+
+    def predict_batch(self, images: Sequence[np.ndarray]) -> list[Detections | Segmentation]:
+        """Predict for images of one size, in one run of the graph.
+
+        Args:
+            images (Sequence[np.ndarray]): As for a call, all of the same shape.
+        """
+        self.check_predicts()
+        resized = np.stack([self._resize(image) for image in images])
+        sizes = images[0].shape[:2], resized.shape[1:3]
+        found: list[Detections | Segmentation] = []
+        for outputs in self._run(resized):
+            if self.task == 'detection':
+                found.append(self._detections(outputs, *sizes))
+            else:
+                labels = self._labels(outputs, sizes[0])
+                found.append(Segmentation(labels, self.classes, self.palette))
+        return found
 
     def check_predicts(self) -> None:
         """Raise a :class:`ModelError` for a backbone without a head."""
@@ -127,7 +146,7 @@ class Model:
             image: As for a call.
         """
         pixels = image if isinstance(image, np.ndarray) else read_image(image, self.bit_depth)
-        return list(self._run(self._resize(pixels)).values())
+        return list(self._run(self._resize(pixels)[None])[0].values())
 
     def run_batch(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the graph computes for images as they are, by the names of its outputs.
@@ -147,16 +166,16 @@ class Model:
         check_size(resized.shape, self.metadata.patch_size, self.metadata.padding_divisor)
         return resized
 
-    def _run(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs for one image, without the dimension of the batch."""
+    def _run(self, images: np.ndarray) -> list[dict[str, np.ndarray]]:
+        """Return the outputs for each image of a batch."""
         try:
-            outputs = self.run_batch(image[None])
+            outputs = self.run_batch(images)
         except Exception as error:  # as in load
             text = first_line(error)
             if 'allocat' in text or 'bad_alloc' in text:
                 raise MemoryError(text) from None
             raise ImageError(f'the model cannot take this size: {text}') from None
-        return {name: value[0] for name, value in outputs.items()}
+        return [{name: value[i] for name, value in outputs.items()} for i in range(len(images))]
 
     def _detections(
         self, outputs: dict[str, np.ndarray], size: tuple[int, ...], resized: tuple[int, ...]

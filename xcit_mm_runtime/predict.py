@@ -82,7 +82,12 @@ class FilePredictor:
             image = read_image(path, self.predictor.bit_depth)
         except ImageError:
             raise Skipped('cannot be read') from None
-        result = self.predict(image)
+        return self.write(image, self.predict(image), path, name, image_id)
+
+    def write(
+        self, image: np.ndarray, result: Result, path: str | Path, name: str, image_id: int
+    ) -> dict[str, Any]:
+        """Write what was predicted for an image; see a call."""
         if self.score_thr is not None:
             write_png(self.out_dir / 'vis' / f'{name}.png', self.draw(image, result))
         if isinstance(result, Detections):

@@ -66,7 +66,7 @@ def run_killed(words, rank, world, lines):
 
     def write(self, content, write=Journal._write):
         nonlocal written
-        if written == lines + 1:  # and the first one, which describes the job
+        if written == lines:
             self.file.write(json.dumps(content).encode()[:12])
             self.file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     assert call('merge', out, '--allow-missing') == 1
     assert '7 of 10 images' in capfd.readouterr().out
 
-    # Three processes, one after another, do what is missing: numbers 4, 6 and 8.
+    # The same command does what is missing: numbers 4, 6 and 8.
     read = []
 
     def read_image(path, *settings):
@@ -109,7 +109,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
         return inputs.read_image(path, *settings)
 
     monkeypatch.setattr(predict, 'read_image', read_image)
-    for shard in ('3/3', '1/3', '2/3'):
+    for shard in ('2/2', '1/2'):
         assert call('infer', *words(task, 'out', '--shard', shard)) == 0
     assert sorted(read) == ['00004.png', '00006.png', '00008.png']
     capfd.readouterr()
@@ -119,7 +119,7 @@ def test_killed_processes_continue_and_their_merged_file_is_that_of_one_process(
     assert results_of(out) == results_of(tmp_path / 'one')
 
     # The broken image is not tried again, unless the user wants that.
-    assert call('infer', *words(task, 'out', '--shard', '2/3')) == 0 and len(read) == 3
+    assert call('infer', *words(task, 'out', '--shard', '1/2')) == 0 and len(read) == 3
     (images / '00004.png').write_bytes((images / '00003.png').read_bytes())
     for shard in ('1/2', '2/2'):
         assert call('infer', *words(task, 'out', '--shard', shard, '--retry-skipped')) == 0
@@ -163,12 +163,13 @@ def test_what_several_processes_cannot_do_is_refused(words, tmp_path, monkeypatc
         assert f"'{wrong}' must be I/N, from 1/N to N/N" in capfd.readouterr().err
     assert call('infer', *words('detection', 'out', '--shard', '1/2')) == 0
     assert 'other images, weights or settings' in error('--shard', '2/2', '--score-thr', '0.9')
+    assert 'another number of shards' in error('--shard', '2/3')
     monkeypatch.setenv('RANK', '2')
     monkeypatch.setenv('WORLD_SIZE', '2')
     assert 'RANK=2 and WORLD_SIZE=2 must be' in error()
-    (tmp_path / 'out' / 'shards' / '0001_of_0002.jsonl').write_bytes(b'no JSON\n')
+    (tmp_path / 'out' / 'shards' / 'job.json').write_bytes(b'no JSON\n')
     assert call('merge', tmp_path / 'out') == 2
-    assert '0001_of_0002.jsonl is damaged: delete it' in capfd.readouterr().err
+    assert 'job.json is damaged: delete' in capfd.readouterr().err
 
 
 def workers_of(process):
@@ -186,7 +187,7 @@ def test_3000_images_through_two_processes_with_three_kills(tmp_path):
     subprocess.run([sys.executable, *command, tmp_path / 'one'], cwd=ROOT, env=environ, check=True)
 
     def lines():
-        return sum(path.read_bytes().count(b'\n') - 1 for path in out.glob('shards/*'))
+        return sum(path.read_bytes().count(b'\n') for path in out.glob('shards/*.jsonl'))
 
     for kill, limit in enumerate((600, 1200, 1800)):
         process = subprocess.Popen([*launcher, *command, out], cwd=ROOT, env=environ)

@@ -10,6 +10,7 @@ import venv
 import cv2
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,20 @@ def test_a_segmentor_labels_each_pixel_as_mmseg_does(classes, image, tmp_path):
     clear = (best[0] - best[1] > 1e-4 * best[0].abs().max()).numpy()
     assert clear.mean() > 0.99 and len(np.unique(found.labels)) > 2
     assert (found.labels == logits.argmax(0).numpy())[clear].all()
+
+
+def test_a_batch_gives_what_its_images_give_one_by_one(image, tmp_path):
+    model = load_segmentor(tmp_path / 'model.onnx')
+    images = [image, image[::-1], image[:, ::-1]]
+    for one, found in zip(images, model.predict_batch(images), strict=True):
+        assert (found.labels == model(one).labels).all()
+
+
+def test_a_runtime_without_gpus_says_what_to_install(tmp_path, monkeypatch):
+    path = load_segmentor(tmp_path / 'model.onnx').path
+    monkeypatch.setattr(onnxruntime, 'get_available_providers', lambda: ['CPUExecutionProvider'])
+    with pytest.raises(ModelError, match='cannot use cuda: pip install onnxruntime-gpu'):
+        xcit_mm_runtime.load(path, device='cuda')
 
 
 def test_16_bit_files_are_scaled_by_the_bits_that_the_model_states(image, tmp_path):

@@ -9,7 +9,7 @@ from xcit_mm_runtime.inputs import MediaSource, ResultNames, is_video
 from xcit_mm_runtime.predict import FilePredictor, Predictor, Skipped, results_path
 from xcit_mm_runtime.progress import track
 
-from .ids import AnnotationFile, own_ids
+from .ids import AnnotationFile, Ids, own_ids
 from .processes import ALONE, Process
 from .progress import InferenceProgress
 from .shards import EVERYTHING, InferenceJob, Records, delete_shards, open_journal
@@ -47,13 +47,7 @@ def infer(
     Returns:
         Records: What was found in this process's share, and what was skipped.
     """
-    if annotations is None:
-        ids = own_ids(sources, predictor.classes, predictor.category_ids)
-    else:
-        ids = annotations.ids(sources, predictor.classes)
-    images = sum(not is_video(source) for source in sources)
-    settings = (ids.categories, ids.meaning, ids.annotated)
-    job = InferenceJob(key, predictor.task, len(sources), images, *settings)
+    job, ids = describe_job(predictor, sources, key, annotations, process.shard.count)
     predict = FilePredictor(predictor, out_dir, score_thr, ids.categories)
     names = ResultNames(sources)
     is_alone = process.shard == EVERYTHING
@@ -80,6 +74,23 @@ def infer(
         merge(journal, out_dir)
         delete_shards(out_dir)
     return journal
+
+
+def describe_job(
+    predictor: Predictor,
+    sources: Sequence[MediaSource],
+    key: str,
+    annotations: AnnotationFile | None,
+    shares: int = 1,
+) -> tuple[InferenceJob, Ids]:
+    """Return what an inference is, and the ids of its images; see :func:`infer`."""
+    if annotations is None:
+        ids = own_ids(sources, predictor.classes, predictor.category_ids)
+    else:
+        ids = annotations.ids(sources, predictor.classes)
+    images = sum(not is_video(source) for source in sources)
+    found = (ids.categories, ids.meaning, ids.annotated)
+    return InferenceJob(key, predictor.task, len(sources), images, *found, shares), ids
 
 
 def _run(

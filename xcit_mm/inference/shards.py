@@ -1,14 +1,14 @@
-"""Records what an inference has done: one file of JSON lines per process, read as one.
+"""Records what an inference has done, in one file per process or in those that Ray writes.
 
-The same command continues from these files after an interruption, with any number of processes.
+The same command continues from these files after an interruption.
 """
 
+import functools
 import json
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +23,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-FOLDER = 'shards'
-NAME = re.compile(r'(\d+)_of_(\d+)\.jsonl')
+FOLDER, JOB = 'shards', 'job.json'
 # How a complete line starts and ends, so that lines need not be decoded to know what is done.
 LINE = re.compile(rb'\{"number": (\d+)(, "skipped": )?.*\}\n', re.DOTALL)
 # How many lines are read from one file before the next one is opened.
@@ -51,14 +50,6 @@ class Shard:
         """The name of its file."""
         return f'{self.index + 1:04}_of_{self.count:04}.jsonl'
 
-    def numbers(self, inputs: int) -> range:
-        """Return the numbers of its inputs, of so many."""
-        return range(self.index, inputs, self.count)
-
-    def overlaps(self, other: 'Shard') -> bool:
-        """Return whether an input can belong to both."""
-        return (self.index - other.index) % math.gcd(self.count, other.count) == 0
-
 
 EVERYTHING = Shard()
 
@@ -75,6 +66,7 @@ class InferenceJob:
         categories (list[dict]): COCO's entry of each class.
         meaning (str): Where the ids come from, in a sentence.
         annotated (bool): Whether they come from an annotation file.
+        shares (int): How many shards there are; 0 if Ray shares the inputs. Defaults to 1.
     """
 
     key: str
@@ -84,6 +76,7 @@ class InferenceJob:
     categories: list[dict[str, Any]]
     meaning: str
     annotated: bool
+    shares: int = 1
 
     @property
     def has_detections(self) -> bool:
@@ -91,15 +84,9 @@ class InferenceJob:
         return self.task == 'detection' and self.images > 0
 
 
-def shard_files(out_dir: Path) -> dict[Path, Shard]:
-    """Return the files of all processes that have written to a folder, and their shares."""
-    found = {path: NAME.fullmatch(path.name) for path in sorted((out_dir / FOLDER).glob('*'))}
-    return {path: Shard(int(m[1]) - 1, int(m[2])) for path, m in found.items() if m}
-
-
 def is_unfinished(out_dir: Path) -> bool:
     """Return whether a folder has shards, which are deleted at the end."""
-    return bool(shard_files(out_dir))
+    return (out_dir / FOLDER / JOB).exists()
 
 
 def delete_shards(out_dir: Path) -> None:
@@ -107,84 +94,79 @@ def delete_shards(out_dir: Path) -> None:
     shutil.rmtree(out_dir / FOLDER, ignore_errors=True)
 
 
-def read_job(path: Path, expected: InferenceJob | None = None) -> InferenceJob | None:
-    """Return the job that a shard is part of, by its first line.
-
-    Args:
-        path (Path): The shard.
-        expected (InferenceJob, optional): What it must be part of; returned if the process of the
-            shard is just starting, or was killed then. Defaults to None, anything.
-
-    Raises:
-        UserError: If it is part of another job.
-    """
-    with path.open('rb') as file:
-        first = file.readline()
-    if not first.endswith(b'\n'):
-        return expected
-    try:
-        found = InferenceJob(**json.loads(first))
-    except (TypeError, ValueError):
-        raise UserError(f'{path} is damaged: delete it.') from None
-    if expected not in (None, found):
-        raise UserError(
-            f'{path.parents[1]} has unfinished results of other images, weights or settings. '
-            'Repeat that command to finish them, start over with --force, or write elsewhere with '
-            '--out-dir.'
-        )
-    return found
-
-
-class Records:
-    """Reads what processes have noted about the inputs of a share.
-
-    Memory holds only where the lines are, 12 bytes for each input.
+def start_job(out_dir: Path, job: InferenceJob, writer: str) -> None:
+    """Write what the shards of a folder are part of.
 
     Args:
         out_dir (Path): The folder for results.
-        job (InferenceJob, optional): The whole work. Defaults to None, that of the shards.
-        shard (Shard): The share. Defaults to everything.
+        job (InferenceJob): The whole work.
+        writer (str): A name that no other process writes under.
 
     Raises:
-        UserError: If there are no shards, or those of several jobs.
+        UserError: If the folder has unfinished results of another job.
+    """
+    path = out_dir / FOLDER / JOB
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        unfinished = path.with_name(f'{writer}.{JOB}')
+        unfinished.write_text(json.dumps(asdict(job)))
+        unfinished.replace(path)
+    if read_job(out_dir) != job:
+        raise UserError(
+            f'{out_dir} has unfinished results of other images, weights or settings, or of another '
+            'number of shards. Repeat that command to finish them, start over with --force, or '
+            'write elsewhere with --out-dir.'
+        )
+
+
+def read_job(out_dir: Path) -> InferenceJob:
+    """Return the job that the shards of a folder are part of."""
+    path = out_dir / FOLDER / JOB
+    try:
+        return InferenceJob(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise UserError(
+            f'{out_dir} has no shards to merge: give the --out-dir of an infer command that '
+            'ran in several processes.'
+        ) from None
+    except (TypeError, ValueError):
+        raise UserError(f'{path} is damaged: delete {path.parent}, and start again.') from None
+
+
+class Records:
+    """Reads what was noted about inputs.
+
+    Memory holds only where the notes are, 12 bytes for each input.
+
+    Args:
+        out_dir (Path): The folder for results.
+        shard (Shard, optional): The share to read. Defaults to None: everything, from all files.
     """
 
-    def __init__(
-        self, out_dir: Path, job: InferenceJob | None = None, shard: Shard = EVERYTHING
-    ) -> None:
-        files = shard_files(out_dir)
-        for path in files:
-            job = read_job(path, job)
-        if job is None:
-            raise UserError(
-                f'{out_dir} has no shards to merge: give the --out-dir of an infer command that '
-                'ran in several processes.'
-            )
-        self.job, self.paths = job, list(files)
-        self.share = shard.numbers(job.inputs)
-        # The file and the place of the line of each input that is done; -1 for others.
-        self.file_index = np.full(job.inputs, -1, np.int32)
-        self.offset = np.zeros(job.inputs, np.int64)
+    def __init__(self, out_dir: Path, shard: Shard | None = None) -> None:
+        self.job, folder = read_job(out_dir), out_dir / FOLDER
+        self.paths = sorted([*folder.glob('*.jsonl'), *folder.glob('*.parquet')])
+        if shard is not None:
+            self.paths = [folder / shard.name]
+        self.share = (
+            range(self.job.inputs)[shard.index :: shard.count] if shard else range(self.job.inputs)
+        )
+        # The file and the place of the note on each input that is done; -1 for others.
+        self.file_index = np.full(self.job.inputs, -1, np.int32)
+        self.offset = np.zeros(self.job.inputs, np.int64)
         self.skipped: dict[int, tuple[str, str]] = {}  # number -> file, reason
-        for index, (path, other) in enumerate(files.items()):
-            if other.overlaps(shard):
-                self._find_lines(index, path)
+        for index, path in enumerate(self.paths):
+            notes = _find_rows if path.suffix == '.parquet' else _find_lines
+            for number, offset, skipped in notes(path):
+                if skipped is None:
+                    self.file_index[number], self.offset[number] = index, offset
+                    self.skipped.pop(number, None)
+                elif self.file_index[number] < 0:
+                    self.skipped[number] = skipped
 
-    def _find_lines(self, index: int, path: Path) -> None:
-        """Note what a process did; where one process was successful, that counts."""
-        with path.open('rb') as file:
-            offset = len(file.readline())
-            for line in file:
-                found = LINE.fullmatch(line)  # not what a kill left half-written
-                number = int(found[1]) if found else -1
-                if found and number in self.share:
-                    if not found[2]:
-                        self.file_index[number], self.offset[number] = index, offset
-                        self.skipped.pop(number, None)
-                    elif self.file_index[number] < 0:
-                        record = json.loads(line)
-                        self.skipped[number] = (record['file'], record['skipped'])
-                offset += len(line)
+    def left(self) -> Iterator[int]:
+        """Return the numbers of the inputs of the share that are neither done nor skipped."""
+        return (n for n in self.share if self.file_index[n] < 0 and n not in self.skipped)
 
     def count_left(self) -> int:
         """Return how many inputs of the share are neither done nor skipped."""
@@ -200,27 +182,82 @@ class Records:
         numbers = np.flatnonzero(self.file_index >= 0)
         for start in range(0, len(numbers), BLOCK):
             block = numbers[start : start + BLOCK]
-            lines = {}
+            found: dict[int, dict[str, Any]] = {}
             for i in np.unique(self.file_index[block]):
-                with self.paths[i].open('rb') as file:
-                    for number in block[self.file_index[block] == i]:
-                        file.seek(self.offset[number])
-                        lines[number] = file.readline()
-            for number in block:
+                chosen = block[self.file_index[block] == i]
+                read = _read_rows if self.paths[i].suffix == '.parquet' else _read_lines
                 try:
-                    yield json.loads(lines[number])
+                    records = read(self.paths[i], self.offset[chosen].tolist())
+                    found.update(zip(chosen.tolist(), records, strict=True))
                 except ValueError:
                     raise UserError(
-                        f'{self.paths[self.file_index[number]]} is damaged: delete it, and start '
-                        'the infer command again.'
+                        f'{self.paths[i]} is damaged: delete it, and start the infer command again.'
                     ) from None
+            yield from (found[number] for number in block.tolist())
+
+
+# A number, where its note is and, if it was skipped, the file and the reason.
+Note = tuple[int, int, tuple[str, str] | None]
+
+
+def _find_lines(path: Path) -> Iterator[Note]:
+    """Yield what a file of JSON lines has."""
+    offset = 0
+    with path.open('rb') as file:
+        for line in file:
+            if found := LINE.fullmatch(line):  # not what a kill left half-written
+                record = json.loads(line) if found[2] else None
+                skipped = (record['file'], record['skipped']) if record else None
+                yield int(found[1]), offset, skipped
+            offset += len(line)
+
+
+def _read_lines(path: Path, offsets: Iterable[int]) -> Iterator[dict[str, Any]]:
+    with path.open('rb') as file:
+        for offset in offsets:
+            file.seek(offset)
+            yield json.loads(file.readline())
+
+
+def _find_rows(path: Path) -> Iterator[Note]:
+    """Yield what a Parquet file of Ray has; the place is the group of rows and the row in it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid:
+        return  # a kill left it half-written
+    with file:
+        for group in range(file.num_row_groups):
+            rows = file.read_row_group(group, ['number', 'skipped', 'file']).to_pylist()
+            for i, row in enumerate(rows):
+                skipped = None if row['skipped'] is None else (row['file'], row['skipped'])
+                yield row['number'], group << 32 | i, skipped
+
+
+def _read_rows(path: Path, offsets: Iterable[int]) -> Iterator[dict[str, Any]]:
+    from xcit_mm_runtime.ray_worker import drop_missing
+
+    for offset in offsets:
+        (row,) = _read_group(path, offset >> 32).slice(offset & 0xFFFFFFFF, 1).to_pylist()
+        yield drop_missing(row)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_group(path: Path, group: int) -> Any:
+    """Return a group of rows; several workers of Ray write neighbors at a time."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read_row_group(group)
 
 
 @contextmanager
 def open_journal(
     out_dir: Path, job: InferenceJob, shard: Shard = EVERYTHING, retry: bool = False
 ) -> Iterator['Journal']:
-    """Open the journal of a process, which knows what all processes have done before.
+    """Open the journal of a process, which knows what this share has done before.
 
     Args:
         out_dir (Path): The folder for results.
@@ -232,20 +269,19 @@ def open_journal(
         UserError: If the folder has unfinished results of another job, or if another process is
             working on the same share.
     """
-    path = out_dir / FOLDER / shard.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open('a+b') as file:
+    start_job(out_dir, job, shard.name)
+    with (out_dir / FOLDER / shard.name).open('a+b') as file:
         _lock(file)
         file.seek(0)
         file.truncate(sum(len(line) for line in file if line.endswith(b'\n')))
-        journal = Journal(file, out_dir, job, shard)
+        journal = Journal(file, out_dir, shard)
         if retry:
             journal.skipped.clear()
         yield journal
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Keep other processes from writing to a file; the lock ends with this process."""
+    """Refuse to write what another process is writing: the command may run twice by mistake."""
     if fcntl is None:
         return
     try:
@@ -264,26 +300,18 @@ class Journal(Records):
     Args:
         file (IO): Its file, open for appending.
         out_dir (Path): The folder for results.
-        job (InferenceJob): The whole work.
         shard (Shard): The share of this process.
     """
 
-    def __init__(self, file: IO[bytes], out_dir: Path, job: InferenceJob, shard: Shard) -> None:
+    def __init__(self, file: IO[bytes], out_dir: Path, shard: Shard) -> None:
+        super().__init__(out_dir, shard)
         self.file = file
-        if not file.seek(0, os.SEEK_END):
-            self._write(asdict(job))
-        super().__init__(out_dir, job, shard)
-        self.own_index = self.paths.index(Path(file.name))
-
-    def left(self) -> Iterator[int]:
-        """Return the numbers of the inputs of the share that are neither done nor skipped."""
-        return (n for n in self.share if self.file_index[n] < 0 and n not in self.skipped)
 
     def add(self, number: int, record: dict[str, Any]) -> None:
         """Note what was found in one input."""
         self.offset[number] = self.file.seek(0, os.SEEK_END)
         self._write({'number': number, **record})
-        self.file_index[number] = self.own_index
+        self.file_index[number] = 0
 
     def skip(self, number: int, name: str, reason: str) -> None:
         """Note that an input cannot be used."""

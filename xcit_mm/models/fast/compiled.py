@@ -34,11 +34,15 @@ if TYPE_CHECKING:
 MAX_GRAPHS = 64
 
 
-@functools.partial(
-    torch.compiler.disable,
+REASON: dict[str, Any] = dict(
     reason='XCiT compiles its layers itself, as one graph for all image sizes. For a single graph '
     'of the whole network and one image size, build it with fast=False.',
 )
+if 'reason' not in inspect.signature(torch.compiler.disable).parameters:  # an old torch
+    REASON = {}
+
+
+@functools.partial(torch.compiler.disable, **REASON)  # type: ignore[call-arg]
 def run_in_regions(trunk: 'XCiTTrunk', images: Tensor) -> Any:
     """Run a network that a user compiles: outside of the user's graph, with compiled layers."""
     return trunk.run(images, choose_execution(trunk, images, compiled=True))

@@ -369,6 +369,10 @@ size, with the bytes that Inductor says they access. It counts a small slice of 
 whole tensor. Ours is compiled layer by layer, stem and pyramid are not; timm's is compiled as a
 whole for one image size, and fails at the next one.
 
+Inductor knows the operations of most products, not of all: compiled columns lack up to a fifth of
+them, so in float32, where products dominate, their speedups are too good. A dash is a cell that was
+not counted.
+
 A training step is forward and backward without the optimizer. It has eager columns in float32
 only: PyTorch's autograd asks the driver about every GPU, so it was counted on the device `meta`,
 which has neither autocast nor Inductor.

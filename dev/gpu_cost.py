@@ -119,12 +119,13 @@ def operator_kernel(func: Any, args: tuple, kwargs: dict, out: Any) -> Kernel | 
         return None
     flops = 0
     if packet in flop_registry:
-        flops = flop_registry[packet](*args, **kwargs, out_val=out)
+        factors = [arg for arg in args if not isinstance(arg, torch.dtype)]  # not bmm's out_dtype
+        flops = flop_registry[packet](*factors, **kwargs, out_val=out)
     elif packet.__name__ in IN_PLACE_PRODUCTS:
         left, right = args[1], args[2]
         flops = 2 * left.numel() * right.shape[-1]
-    factors = [t for t in tensors if t.ndim >= 2 and t.is_floating_point()]
-    is_half = bool(factors) and all(t.element_size() == 2 for t in factors[-2:])
+    inputs = [t for t in tensors if t.ndim >= 2 and t.is_floating_point()]
+    is_half = bool(inputs) and all(t.element_size() == 2 for t in inputs[-2:])
     moved = sum(t.numel() * t.element_size() for t in (*tensors, *results))
     return Kernel(moved, flops, is_half)
 

@@ -26,6 +26,14 @@ from ..runtime.graphs import write_model
 from ..tiny import call
 
 
+@pytest.fixture(scope='module', autouse=True)
+def no_usage_stats():
+    """Keep Ray from reporting to its makers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('RAY_USAGE_STATS_ENABLED', '0')
+        yield
+
+
 @pytest.fixture(scope='module')
 def cluster():
     """Room for two workers."""

@@ -31,7 +31,7 @@ def split_layer_scale(gamma: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor |
 def path_scales(layer: Any, x: Tensor) -> list[Tensor | None]:
     """Draw the factors of stochastic depth, for each branch one per sample (B, 1, 1).
 
-    They are those that mmcv's ``DropPath`` draws for one branch after another, in fewer steps.
+    On a CPU they are those that mmcv's ``DropPath`` draws for one branch after another.
 
     Args:
         layer (nn.Module): A layer with a ``drop_path``; None for each branch if that is off.

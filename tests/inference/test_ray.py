@@ -60,6 +60,7 @@ def row_files(out):
     return sorted([*out.glob('shards/*.parquet'), *out.glob('shards/*.jsonl')])
 
 
+@pytest.mark.long
 def test_a_killed_worker_and_lost_rows_change_nothing(cluster, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(on_ray, 'TASK_IMAGES', 4)
     images, out = draw_images(tmp_path / 'images', 120), tmp_path / 'out'

@@ -16,7 +16,6 @@ from ... import tiny
 from ..rounding import FACTOR, bound, relative_error
 
 SIZES = [(2, 64, 48), (3, 97, 33), (2, 40, 130)]
-FORMS = ['token', 'covariance']
 # Sums one after another: a layer, four layers and pyramid. Backward has about twice as many.
 LENGTHS = (24, 100, 8, 24, 9, 9, 24, 96) * 4 + (24, 24)
 # torch compiles for a batch of one and for all others.
@@ -97,11 +96,11 @@ def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
 @pytest.mark.parametrize(
     'options, autocast',
     [
-        (dict(attention='token'), torch.bfloat16),
+        pytest.param(dict(attention='token'), torch.bfloat16, marks=pytest.mark.long),
         (dict(with_cp=True), None),
-        (dict(with_cp=True), torch.bfloat16),
-        (dict(recompute_ffn=True, qkv_bias=False), None),
         (dict(norm_eval=True, frozen_stages=2), None),
+        pytest.param(dict(with_cp=True), torch.bfloat16, marks=pytest.mark.long),
+        pytest.param(dict(recompute_ffn=True, qkv_bias=False), None, marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -208,19 +207,21 @@ def test_export_sees_the_plain_network():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('attention', FORMS)
-@pytest.mark.parametrize('autocast', [None, torch.bfloat16])
 @pytest.mark.parametrize(
-    'grad, options',
+    'grad, options, attention, autocast',
     [
-        (False, {}),
-        (True, dict(drop_path_rate=0.3)),
-        (True, dict(drop_path_rate=0.3, with_cp=True)),
+        (False, {}, 'covariance', None),
+        (False, {}, 'token', torch.bfloat16),
+        (True, {}, 'covariance', None),
+        (True, {}, 'covariance', torch.bfloat16),
+        (True, {}, 'token', None),
+        (True, dict(with_cp=True), 'covariance', torch.bfloat16),
+        (True, dict(with_cp=True), 'token', None),
     ],
-    ids=['inference', 'training', 'checkpointing'],
 )
-def test_fifty_sizes(grad, options, autocast, attention, capsys):
-    model, plain = (m.train(grad) for m in pair(attention=attention, **options))
+def test_fifty_sizes(grad, options, attention, autocast, capsys):
+    options = dict(attention=attention, drop_path_rate=0.3 * grad, **options)
+    model, plain = (m.train(grad) for m in pair(**options))
     draw = random.Random(0)
     start, seconds = time.perf_counter(), {}
     for step in range(50):

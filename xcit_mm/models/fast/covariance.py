@@ -54,7 +54,8 @@ def shift_origin(xca: XCA, tokens: Tensor, origin: Tensor | None = None) -> tupl
 def origin_bias(xca: XCA, origin: Tensor) -> Tensor:
     """Return the biases (B, 3 d) that go with an origin (B, 1, d)."""
     with without_autocast(origin):
-        return xca.qkv(origin[:, 0].to(xca.qkv.weight.dtype))
+        # Not by the module: an export keeps in float32 what the backbone itself computes.
+        return F.linear(origin[:, 0].to(xca.qkv.weight.dtype), xca.qkv.weight, xca.qkv.bias)
 
 
 def statistics(tokens: Tensor) -> Tensor:

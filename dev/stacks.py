@@ -67,7 +67,10 @@ TASKS = {
 }
 SUITE = 'tests/compat/test_mmcv_ops.py tests/models/test_golden.py tests/models/test_timm_parity.py'
 # What the default tests need besides; they skip what needs more.
-SUITE_NEEDS = 'pytest-xdist onnx onnxruntime tifffile openmim'
+SUITE_NEEDS = (
+    'pytest-xdist onnx onnxruntime tifffile openmim fastapi uvicorn python-multipart '
+    'prometheus-client httpx "ray[data,serve]" pyarrow'
+)
 # How far the first losses may be from those of this row.
 FIRST, TOLERANCE = 'today', 1e-3
 MARK, SUITE_MARK = 'stacks', 'whole suite'

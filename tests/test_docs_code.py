@@ -18,6 +18,7 @@ from dev.other_models import BASES, SCHEDULE, config_text
 from xcit_mm.compat import revert_sync_bn
 from xcit_mm.datasets.find import find_coco
 from xcit_mm.models import XCiT, XCiTClassifier
+from xcit_mm.weights import read_checkpoint
 from xcit_mm_cli import main
 
 from .runtime import graphs
@@ -218,7 +219,7 @@ def test_config_for_own_data_trains(name, small_shapes, tmp_path):
     assert main(['train', str(config), '--work-dir', str(tmp_path / 'work')]) == 0
     (checkpoint,) = (tmp_path / 'work').glob('*_1.pth')
     head = 'decode_head.conv_seg' if name == 'my_segmentor' else 'roi_head.bbox_head.fc_cls'
-    saved = torch.load(checkpoint, weights_only=True)['state_dict']
+    saved = read_checkpoint(checkpoint)['state_dict']
     assert len(saved[f'{head}.weight']) == 6  # five classes, and one for everything else
 
 

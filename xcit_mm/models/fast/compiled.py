@@ -2,9 +2,9 @@
 
 All layers share one graph, compiled once for batches of one and once for all others. Compiled as a
 whole, the network fails as soon as the image size changes: Inductor cannot sort the symbolic
-strides of the maps around a convolution (pytorch issues 172204 and 185510; see
-``tests/models/fast/test_inductor_bug.py``). So the graph has no maps, only tokens: the depth-wise
-convolutions are an operator of our own, and stem and pyramid run as without the compiler.
+strides of the maps around a convolution (pytorch issues 172204 and 185510). So the graph has no
+maps, only tokens: the depth-wise convolutions are an operator of our own, and stem and pyramid run
+as without the compiler.
 
 This module is imported only when it is needed: torch's compiler takes seconds to import.
 """

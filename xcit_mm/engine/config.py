@@ -39,6 +39,8 @@ def explaining_config(path: str, kinds: tuple[type[Exception], ...] = BUILD_ERRO
         # A missing base is the config's fault; a full disk is not.
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise
+        while isinstance(error, ImportError) and isinstance(error.__context__, ImportError):
+            error = error.__context__  # mmengine's own do not name the package that is missing
         # mmengine's messages list the whole search path.
         text = str(error).partition(', the current sys.path')[0]
         frames = traceback.extract_tb(error.__traceback__)

@@ -79,7 +79,7 @@ NEEDS_TORCH_2_6 = (
     *('test_the_same_input_twice_gives_the_same_output', 'test_shapes_and_strides_are_as_promised'),
     *('test_a_branch_in_inference[dtype1', 'test_a_branch_and_its_gradients_in_training[dtype1'),
     'test_all_layers_of_a_backbone[dtype1',
-    *('test_compiled_equals_eager', 'test_exported_equals_eager'),
+    'test_exported_equals_eager',
     'test_12_bit_images_are_scaled_alike_in_training_and_inference',
 )
 

@@ -43,8 +43,8 @@ class GPU:
     SHARE = 1 / 3
 
 
-# How the forms differ on a GPU, in inference and in training, as ``python -m dev.gpu_cost`` counts
-# it: bytes that the covariance form saves per number of the tokens and adds per element of a d x d
+# How the forms differ on a GPU, in inference and in training, counted on fake tensors, unmeasured:
+# bytes that the covariance form saves per number of the tokens and adds per element of a d x d
 # matrix, and the kernels that it adds.
 GPU_COUNTS = {False: (70, 150, 12), True: (300, 550, 27)}
 

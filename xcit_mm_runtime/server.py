@@ -179,8 +179,8 @@ def create_app(model: Model, limits: Limits = Limits()) -> FastAPI:  # noqa: B00
         try:
             with engine.admit():
                 kind, body = await read_file(request, limits)
-                answer = picture_answer if wants_picture else json_answer
-                work = functools.partial(answer, model, kind, body, limits.max_pixels, score_thr)
+                drawn_from = score_thr if wants_picture else None
+                work = functools.partial(answer, model, kind, body, limits.max_pixels, drawn_from)
                 content = await engine.run(request, work)
         except Exception as error:
             engine.answers.labels(_status(error)).inc()
@@ -280,29 +280,24 @@ def read_image(model: Model, kind: str | None, body: bytes, max_pixels: int) -> 
     return image
 
 
-def json_answer(
-    model: Model, kind: str | None, body: bytes, max_pixels: int, score_thr: float
+def answer(
+    model: Model, kind: str | None, body: bytes, max_pixels: int, score_thr: float | None
 ) -> bytes:
-    """Return what a model finds in an uploaded image; the arguments are as for a picture."""
-    image = read_image(model, kind, body, max_pixels)
-    size = {'width': image.shape[1], 'height': image.shape[0]}
-    return json.dumps({**size, **describe(model(image))}).encode()
-
-
-def picture_answer(
-    model: Model, kind: str | None, body: bytes, max_pixels: int, score_thr: float
-) -> bytes:
-    """Return a PNG of an uploaded image with what a model finds in it.
+    """Return what a model finds in an uploaded image, as JSON or drawn on it.
 
     Args:
         model (Model): The model.
         kind (str, optional): The type of the file, if known.
         body (bytes): Its content.
         max_pixels (int): Size of the largest image.
-        score_thr (float): Only boxes that score above this are drawn.
+        score_thr (float, optional): For a PNG, on which only boxes that score above this are drawn;
+            None for JSON.
     """
     image = read_image(model, kind, body, max_pixels)
     found = model(image)
+    if score_thr is None:
+        size = {'width': image.shape[1], 'height': image.shape[0]}
+        return json.dumps({**size, **describe(found)}).encode()
     drawn = found.draw(image, score_thr) if isinstance(found, Detections) else found.draw(image)
     return cv2.imencode('.png', drawn)[1].tobytes()
 

@@ -108,8 +108,8 @@ def is_changed(trunk: 'XCiTTrunk') -> bool:
     if operators.MISSING:
         return False  # modules cannot be compared
     parts = _parts(trunk)
-    checked, snapshot = _CHECKED.get(trunk, (None, None))
-    if checked == parts and snapshot.is_current():
+    checked = _CHECKED.get(trunk)
+    if checked is not None and checked[0] == parts and checked[1].is_current():
         return False
     if fingerprint(trunk) != trunk.as_built:
         return True

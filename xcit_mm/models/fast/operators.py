@@ -245,11 +245,11 @@ class Snapshot:
         return self._state() == self.state
 
     def _state(self) -> tuple[list, ...]:
-        kinds = [*map(type, self.modules)]
+        kinds: list[Any] = [*map(type, self.modules)]
         return (
             kinds,
             [kind.forward for kind in set(kinds)],
-            [child for own in self.inside for child in own['_modules'].values()],
+            [c for own in self.inside if own['_modules'] for c in own['_modules'].values()],
             [type(value) for own in self.inside for value in own['_parameters'].values()],
             [own.get(name) for own, name in self.settings],
         )

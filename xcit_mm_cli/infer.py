@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mmengine.config import Config
 
     from xcit_mm.inference import AnnotationFile
+    from xcit_mm.inference.predictors import CheckpointPredictor
     from xcit_mm_runtime.inputs import MediaSource
     from xcit_mm_runtime.predict import Predictor
 
@@ -60,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--out-dir', default='work_dirs/infer', help='folder for results (default: %(default)s)'
     )
     add_device(parser)
+    add_flag(
+        parser,
+        '--compile',
+        'compile the layers of XCiT with torch.compile first, which takes up to a minute; pays for '
+        'hundreds of images, of any size. Needs PyTorch 2.7',
+    )
     parser.add_argument(
         '--score-thr',
         type=fraction,
@@ -189,6 +196,10 @@ def find_conflict(args: argparse.Namespace) -> str | None:
             )
         if args.retry_skipped:
             return '--whole and --window skip no image: drop --retry-skipped'
+    if args.compile and (args.model or args.whole):
+        if args.model:
+            return '--compile is for a checkpoint, not for an exported model: drop --compile'
+        return '--whole runs the network in pieces, which are not compiled: drop --compile'
     if args.whole and (args.ann_file or args.score_thr != SCORE_THR):
         option = '--ann-file' if args.ann_file else '--score-thr'
         return f'{option} is for detectors, and --whole for segmentors: drop one of them'
@@ -331,7 +342,10 @@ def choose_model(args: argparse.Namespace) -> ChosenModel:
 
     def build() -> Predictor:
         with explaining_config(args.config):
-            return load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
+            predictor = load_predictor(cfg, args.checkpoint, args.device, args.allow_partial)
+        if args.compile:
+            compile_now(predictor)
+        return predictor
 
     return ChosenModel(task, cfg.to_dict(), build)
 
@@ -345,9 +359,57 @@ def read_config(args: argparse.Namespace) -> tuple[Config, str]:
 
     cfg = load_config(args.config, args.cfg_options)
     task = TASKS[dense_scope_of(cfg, 'infer')]
+    if args.compile:
+        switch_compiler_on(cfg)
     check_checkpoint(args.checkpoint)
     check_device(args.device)
     return cfg, task
+
+
+def switch_compiler_on(cfg: Config) -> None:
+    """Let the backbone of a config compile its layers.
+
+    Args:
+        cfg (Config): The config.
+    """
+    from xcit_mm.configs import type_name
+    from xcit_mm.errors import UserError
+    from xcit_mm.models.fast import check_compiler
+
+    try:
+        check_compiler()
+    except ValueError as error:
+        raise UserError(f'--compile: {error}.') from None
+    backbone = cfg.model.get('backbone', {})
+    if type_name(backbone) != 'XCiT':
+        raise UserError(
+            f'--compile compiles XCiT, and the backbone is {type_name(backbone)}: drop --compile.'
+        )
+    backbone['compile'] = True
+
+
+def compile_now(predictor: CheckpointPredictor) -> None:
+    """Compile a model, with a black image; the size of the images to come does not matter.
+
+    Args:
+        predictor (CheckpointPredictor): The model.
+    """
+    import time
+
+    import numpy as np
+
+    from xcit_mm.errors import UserError
+
+    print('compiling ...', flush=True)
+    start = time.perf_counter()
+    try:
+        predictor(np.zeros((480, 640, predictor.model.backbone.in_channels), np.uint8))
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(('torch._dynamo', 'torch._inductor')):
+            raise
+        reason = next((line for line in str(error).splitlines() if line.strip()), 'no reason given')
+        raise UserError(f'PyTorch cannot compile here: {reason}. Drop --compile.') from error
+    print(f'compiled in {time.perf_counter() - start:.0f} s', flush=True)
 
 
 def open_annotations(args: argparse.Namespace, task: str) -> AnnotationFile | None:

@@ -12,8 +12,10 @@ from mmdet.datasets import CocoDataset
 from mmseg.datasets import ADE20KDataset
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from torch._dynamo.utils import counters
 
 from xcit_mm.inference import shards, videos
+from xcit_mm.models.fast import operators
 from xcit_mm_runtime import inputs, predict
 from xcit_mm_runtime.__main__ import main as xcit_mm_runtime_main
 from xcit_mm_runtime.draw import SEGMENTATION_OPACITY
@@ -77,6 +79,46 @@ def test_a_segmentor(call, images, tmp_path, capfd):
     painted = np.array(ADE20KDataset.METAINFO['palette'])[labels][..., ::-1]
     mixed = image * (1 - SEGMENTATION_OPACITY) + painted * SEGMENTATION_OPACITY
     assert np.abs(picture[: len(image), : image.shape[1]] - mixed).max() <= 1
+
+
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--model', 'model.onnx'], 'not for an exported model'),
+        (['--config', 'c.py', '--checkpoint', 'c.pth', '--whole'], 'which are not compiled'),
+    ],
+)
+def test_what_is_not_compiled_is_refused(words, message, capfd):
+    with pytest.raises(SystemExit):
+        call_command('infer', 'photo.jpg', '--compile', *words)
+    assert message in capfd.readouterr().err
+
+
+def test_what_compiling_needs_is_named(call, monkeypatch, capfd):
+    assert call('sem_fpn', '--compile', '--cfg-options', 'model.backbone.type=ResNet') == 2
+    assert '--compile compiles XCiT, and the backbone is ResNet' in capfd.readouterr().err
+    monkeypatch.setattr(operators, 'MIN_TORCH_TO_COMPILE', '99.0')
+    assert call('sem_fpn', '--compile') == 2
+    assert 'needs PyTorch 99.0 or newer' in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_compiled_layers_give_the_same_labels(call, images, tmp_path, capfd):
+    small = cv2.resize(cv2.imread(str(images / '0.jpg')), (96, 64))
+    cv2.imwrite(str(images / '2.png'), small)
+    inputs = [images / '0.jpg', images / '1.jpg', images / '2.png']
+    labels = {}
+    for option in ([], ['--compile']):
+        counters.clear()
+        assert call('sem_fpn', '--force', '--device', 'cpu', *option, inputs=inputs) == 0
+        files = sorted((tmp_path / 'out' / 'labels').glob('*.png'))
+        labels[bool(option)] = [cv2.imread(str(file), cv2.IMREAD_UNCHANGED) for file in files]
+    assert 'compiled in ' in capfd.readouterr().out
+    # At most one per form of attention: images of other sizes compile nothing.
+    assert 1 <= counters['stats']['unique_graphs'] <= 2
+    for eager, compiled in zip(labels[False], labels[True], strict=True):
+        # Rounding, 1e-5 of a score, decides where two classes are as close as that.
+        assert (eager != compiled).mean() < 1e-3
 
 
 def annotate(predictions, path):

@@ -88,7 +88,8 @@ CASES = [
         (16, 2, (800, 1344)),
         (8, 2, (800, 1344)),
     )
-    for amp, training in ((True, False), (False, False), (False, True))
+    for amp in (True, False)
+    for training in (False, True)
 ]
 COLUMNS = ('timm eager', 'timm compiled', 'ours eager', 'ours compiled')
 
@@ -115,10 +116,14 @@ def operator_kernel(func: Any, args: tuple, kwargs: dict, out: Any) -> Kernel | 
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
     packet = getattr(func, 'overloadpacket', func)
-    if func.is_view or packet.__name__ in ALLOCATIONS or not results:
+    is_in_place = func._schema.is_mutable
+    if func.is_view or packet.__name__ in ALLOCATIONS or not (results or is_in_place):
         return None
     flops = 0
-    if packet in flop_registry:
+    if packet.__name__ == 'convolution_backward':
+        grad, weight, wanted = args[0], args[2], args[-1]  # torch's own formula forgets the groups
+        flops = 2 * grad.numel() * weight[0].numel() * sum(wanted[:2])
+    elif packet in flop_registry:
         factors = [arg for arg in args if not isinstance(arg, torch.dtype)]  # not bmm's out_dtype
         flops = flop_registry[packet](*factors, **kwargs, out_val=out)
     elif packet.__name__ in IN_PLACE_PRODUCTS:
@@ -165,6 +170,7 @@ def pretended_gpu() -> Iterator[None]:
             (interface, 'current_device', 0),
             (interface, 'get_device_properties', properties),
             (interface, 'get_compute_capability', 80),
+            (interface, 'is_triton_capable', True),
             (scheduler, 'has_triton', True),
         ):
             answer = functools.partial(_answer, value)
@@ -182,6 +188,8 @@ def scheduled_kernels(graph_module: torch.fx.GraphModule, inputs: Sequence[Any])
     from torch._inductor.debug import DebugContext
     from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.graph import GraphLowering
+    from torch._inductor.ir import MultiOutput
+    from torch._inductor.scheduler import NopKernelSchedulerNode
     from torch._inductor.virtualized import V
 
     with V.set_fake_mode(detect_fake_mode(inputs)), V.set_debug_handler(DebugContext()):
@@ -192,17 +200,25 @@ def scheduled_kernels(graph_module: torch.fx.GraphModule, inputs: Sequence[Any])
             graph.run(*inputs)
             graph._update_scheduler()
             return [
-                Kernel(node.get_read_write_buffers_sizes(), node.estimate_flops() or 0, half(node))
+                scheduled_kernel(node)
                 for node in graph.scheduler.nodes
-                if type(node).__name__ != 'NopKernelSchedulerNode'
+                # A MultiOutput is one of the results of another kernel.
+                if not isinstance(node, NopKernelSchedulerNode)
+                and not isinstance(node.node, MultiOutput)
             ]
 
 
-def half(node: Any) -> bool:
-    """Return whether a kernel's factors are in half precision, as far as it is a product."""
-    inputs = getattr(node.node, 'inputs', None) or ()
-    dtypes = [dtype for each in inputs if (dtype := each.maybe_get_dtype()) is not None]
-    return bool(dtypes) and all(dtype.itemsize == 2 for dtype in dtypes[-2:])
+def scheduled_kernel(node: Any) -> Kernel:
+    """Return the kernel of a node of Inductor's scheduler."""
+    moved = node.get_read_write_buffers_sizes()
+    for origin in node.node.origins if node.is_extern() else ():
+        if origin.op == 'call_function' and origin.target.overloadpacket in flop_registry:
+            args, kwargs, out = torch.fx.node.map_arg(
+                (origin.args, origin.kwargs, origin), lambda each: each.meta['val']
+            )
+            kernel = cast(Kernel, operator_kernel(origin.target, args, kwargs, out))
+            return kernel._replace(bytes=moved)
+    return Kernel(moved, 0, False)
 
 
 class InductorCounter(Counter):
@@ -229,31 +245,38 @@ class InductorCounter(Counter):
         compiled_run = aot_function(
             run,
             fw_compiler=cast(Any, self._count),
-            partition_fn=min_cut_rematerialization_partition,
+            bw_compiler=cast(Any, self._count),
+            partition_fn=functools.partial(
+                min_cut_rematerialization_partition, compiler='inductor'
+            ),
             decompositions=select_decomp_table(),
         )
 
-        def outside(*args: Any) -> Any:
-            was_inside, self.is_inside = self.is_inside, True
-            try:
+        def run_uncounted(*args: Any) -> Any:
+            with self.uncounted():
                 return compiled_run(*args)
-            finally:
-                self.is_inside = was_inside
 
-        return outside
+        return run_uncounted
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Do not record operators."""
+        was_inside, self.is_inside = self.is_inside, True
+        try:
+            yield
+        finally:
+            self.is_inside = was_inside
 
     def _count(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 
-        kernels = scheduled_kernels(copy.deepcopy(graph_module), inputs)
+        with self.uncounted():
+            kernels = scheduled_kernels(copy.deepcopy(graph_module), inputs)
 
         def run(*args: Any) -> Any:
             self.kernels += kernels
-            was_inside, self.is_inside = self.is_inside, True
-            try:
+            with self.uncounted():
                 return graph_module(*args)
-            finally:
-                self.is_inside = was_inside
 
         return make_boxed_func(run)
 
@@ -290,6 +313,96 @@ def compiled_layers(counter: InductorCounter) -> Callable[..., Tensor]:
     return run
 
 
+# Autograd, for a GPU that is not there
+
+
+@contextmanager
+def python_autograd() -> Iterator[None]:
+    """Run backward passes in Python: torch's own engine asks a driver about every GPU."""
+    with (
+        mock.patch.object(torch.autograd, '_engine_run_backward', run_backward),
+        mock.patch.object(torch.autograd.graph, '_engine_run_backward', run_backward),
+        # By this number, checkpoints know that they recompute for the same backward pass.
+        mock.patch.object(torch._C, '_current_graph_task_id', lambda: 1),
+    ):
+        yield
+
+
+def run_backward(
+    outputs: Sequence[Any],
+    grads: Sequence[Tensor | None],
+    retain_graph: bool,
+    create_graph: bool,
+    inputs: Sequence[Any] = (),
+    *_: Any,
+    **__: Any,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of inputs, as torch's engine does; those of parameters are not kept."""
+    wanted = [_edge(each) for each in inputs]
+    ends = {node for node, _ in wanted}
+    ready: dict[Any, dict[int, Tensor]] = {}
+    for output, grad in zip(outputs, grads, strict=True):
+        node, index = _edge(output)
+        _accumulate(ready, node, index, cast(Tensor, grad))
+    results: dict[Any, dict[int, Tensor]] = {}
+    with torch.set_grad_enabled(create_graph):
+        for node in _in_order(list(ready), ends):
+            arrived = results[node] = ready.pop(node, {})
+            if not arrived or node in ends or not node.next_functions:
+                continue
+            of_inputs = _apply(node, arrived)
+            for (following, index), grad in zip(node.next_functions, of_inputs, strict=False):
+                if following is not None and grad is not None:
+                    _accumulate(ready, following, index, grad)
+    return tuple(results.get(node, {}).get(index) for node, index in wanted)
+
+
+def _edge(tensor: Any) -> tuple[Any, int]:
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def _in_order(nodes: list[Any], ends: set[Any]) -> list[Any]:
+    """Return all nodes of a graph up to its ends, each before those that it leads to."""
+    order: list[Any] = []
+    state: dict[Any, str] = {}
+    while nodes:
+        node = nodes[-1]
+        if node not in state:
+            state[node] = 'open'
+            following = [] if node in ends else [each for each, _ in node.next_functions]
+            nodes += [each for each in following if each is not None and each not in state]
+            continue
+        nodes.pop()
+        if state[node] == 'open':
+            state[node] = 'done'
+            order.append(node)
+    return order[::-1]
+
+
+def _accumulate(ready: dict[Any, dict[int, Tensor]], node: Any, index: int, grad: Tensor) -> None:
+    """Add a gradient to those that arrived at a node, in the shape and type of its output."""
+    described = node._input_metadata[index]
+    if grad.shape != described.shape:
+        grad = grad.sum_to_size(described.shape)
+    grad = grad.to(described.dtype)
+    arrived = ready.setdefault(node, {})
+    arrived[index] = grad if index not in arrived else arrived[index] + grad
+
+
+def _apply(node: Any, arrived: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
+    """Return the gradients of the inputs of a node from those of its outputs."""
+    is_ours = isinstance(node, torch.autograd.function.BackwardCFunction)  # in Python
+    grads = [
+        torch.zeros(each.shape, dtype=each.dtype, device=each.device)
+        if is_ours and index not in arrived
+        else arrived.get(index)
+        for index, each in enumerate(node._input_metadata)
+    ]
+    results = node.apply(*grads) if is_ours else node(*grads)
+    return results if isinstance(results, tuple) else (results,)
+
+
 # The table
 
 
@@ -297,11 +410,8 @@ def count(column: str, case: Case) -> list[Kernel]:
     """Return the kernels of a forward pass or of a training step, without the optimizer."""
     name = column.split()[0]
     counter = InductorCounter()
-    # torch's autograd engine needs a driver for tensors of a GPU, even fake ones, but none for
-    # the device meta. That device has no autocast and no Inductor.
-    mode, device = (nullcontext(), 'meta') if case.training else (FakeTensorMode(), 'cuda')
-    with mode, ExitStack() as stack:
-        with torch.device(device):
+    with FakeTensorMode(), ExitStack() as stack:
+        with torch.device('cuda'):
             options = dict(compile=True) if column == 'ours compiled' else {}
             model = build_backbone(name, 's12', case.patch_size, **options).train(case.training)
             images = torch.empty(case.batch, 3, *case.size)
@@ -313,8 +423,8 @@ def count(column: str, case: Case) -> list[Kernel]:
             stack.enter_context(mock.patch.object(compiled, '_compiled_layer', lambda: layer))
         elif column == 'timm compiled':
             run = functools.partial(counter.compile(model), tensors_of(model))
-        if not case.training:
-            stack.enter_context(pretended_gpu())
+        stack.enter_context(pretended_gpu())
+        stack.enter_context(python_autograd())
         stack.enter_context(torch.set_grad_enabled(case.training))
         stack.enter_context(counter)
         with torch.autocast('cuda', torch.float16) if case.amp else nullcontext():
@@ -370,13 +480,9 @@ size, with the bytes that Inductor says they access. It counts a small slice of 
 whole tensor. Ours is compiled layer by layer, stem and pyramid are not; timm's is compiled as a
 whole for one image size, and fails at the next one.
 
-Inductor knows the operations of most products, not of all: compiled columns lack up to a fifth of
-them, so in float32, where products dominate, their speedups are too good. A dash is a cell that was
-not counted.
-
-A training step is forward and backward without the optimizer. It has eager columns in float32
-only: PyTorch's autograd asks the driver about every GPU, so it was counted on the device `meta`,
-which has neither autocast nor Inductor.
+A training step is forward and backward without the optimizer. PyTorch's own autograd engine asks
+the driver about every GPU, so the command walks the graph of autograd in Python. A dash is a cell
+that was not counted.
 
 Kernels / GB moved / Tflop in products:
 
@@ -401,7 +507,7 @@ def run(args: argparse.Namespace) -> int:
     counted: dict[Case, dict[str, list[Kernel]]] = {}
     for case in CASES[:1] if args.quick else CASES:
         counted[case] = {}
-        for column in COLUMNS[::2] if case.training else COLUMNS:
+        for column in COLUMNS:
             counted[case][column] = count(column, case)
             print(f'{case}, {column}: {cell(counted[case][column])}', flush=True)
     print(tables(counted))
@@ -415,7 +521,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog='python -m dev.gpu_cost',
         description="Count the kernels, bytes and operations of our backbone and of timm's on a "
         'GPU, eager and compiled, without one. Prints two tables and writes '
-        'docs/studies/gpu_cost.md. Takes about 10 minutes. Needs a PyTorch built for CUDA.',
+        'docs/studies/gpu_cost.md. Takes about 15 minutes. Needs a PyTorch built for CUDA.',
     )
     parser.add_argument('--quick', action='store_true', help='only the first row; no page')
     return explain_errors(run, parser.parse_args(argv))

@@ -111,9 +111,10 @@ def add_source_options(parser: argparse.ArgumentParser, on_classes: str) -> None
     """
     parser.add_argument(
         '--format',
-        choices=('auto', 'voc', 'yolo'),
+        choices=('auto', 'voc', 'yolo', 'labelme', 'masks', 'numbers'),
         default='auto',
-        help='default: what the folder looks like',
+        help='detection: masks are a file for each object, numbers are label images with a number '
+        'for each object (default: what the folder looks like)',
     )
     parser.add_argument('--classes', nargs='+', metavar='NAME', help=on_classes)
     parser.add_argument(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from .options import add_flag, add_source_options
 
 if TYPE_CHECKING:
+    from mmengine.config import Config
+
     from xcit_mm.datasets.find import FoundData
     from xcit_mm.datasets.problems import CheckReport
     from xcit_mm.starter import Choice
@@ -27,7 +29,8 @@ WHOLE = {'detection': 'coco/', 'segmentation': 'ade20k/sem_fpn/'}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Look at a folder of data and write a config that trains on it. Detection takes the '
-        'formats of COCO, Pascal VOC and YOLO, segmentation takes folders of images and labels. '
+        'formats of COCO, Pascal VOC, YOLO and labelme, and masks that are files or numbers; '
+        'segmentation takes folders of images and labels. '
         'Exit status: 0 if all of the data can be used, 1 if there are errors in it, 2 if no '
         'config could be written.'
     )
@@ -43,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--patch-size',
         type=int,
         choices=(8, 16),
-        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or 16)',
+        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or else '
+        '16, and 8 to detect small objects)',
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument('--scratch', action='store_true', help='train without pretrained weights')
@@ -82,9 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from xcit_mm.datasets.check.fit import describe_fit
     from xcit_mm.datasets.find import explain_nothing_found
     from xcit_mm.errors import UserError
-    from xcit_mm.starter import detection_config, segmentation_config
+    from xcit_mm.starter import (
+        describe_choices,
+        detection_config,
+        fit_detector,
+        segmentation_config,
+    )
+    from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import write_atomically
 
     from .common import check_output
@@ -101,15 +112,25 @@ def run(args: argparse.Namespace) -> int:
     data, left_out = _find_objects(args) if is_detection else (_find_labels(args), 0)
     if data is None:
         raise UserError(explain_nothing_found(args.data, args.task))
-    text = (detection_config if is_detection else segmentation_config)(data, choice)
-    report = _check(text, out.name, args.task)
+    choices = []
+    if is_detection:
+        asked = choice.patch_size if args.patch_size or args.weights else None
+        fit = fit_detector(data, choice.gpu, asked, choice.is_whole)
+        choice = choose(args, fit.patch_size)
+        text, choices = detection_config(data, choice, fit), describe_choices(data, choice, fit)
+    else:
+        text = segmentation_config(data, choice)
+    cfg, report = _check(text, out.name, args.task)
     write_atomically(out, text)
+    if rows := describe_fit(cfg, report.objects):
+        print(format_table(rows) + '\n')
+        print('\n'.join(['Chosen from these figures:', *(f'  {line}' for line in choices), '']))
     _print(report, data, out, choice)
     return 1 if report.errors or left_out else 0
 
 
-def choose(args: argparse.Namespace) -> Choice:
-    """Choose the network and its weights: as asked, or what fits the machine."""
+def choose(args: argparse.Namespace, patch_size: int = 16) -> Choice:
+    """Choose the network and its weights: as asked, or what fits the machine and the patch size."""
     import torch
 
     from xcit_mm.errors import UserError
@@ -129,7 +150,7 @@ def choose(args: argparse.Namespace) -> Choice:
                 f'{args.weights} is no model for {args.task}; xcit://{WHOLE[args.task]}s12/16 is.'
             )
     arch = args.arch or (named[1] if named else ('s12' if gpu else 'n12'))
-    patch_size = args.patch_size or (int(named[2]) if named else 16)
+    patch_size = args.patch_size or (int(named[2]) if named else patch_size)
     if named and (arch, str(patch_size)) != named.groups():
         raise UserError(f'{args.weights} is for {named[1]}/{named[2]}, not {arch}/{patch_size}.')
     weights = None if args.scratch else args.weights or f'xcit://{arch}/{patch_size}'
@@ -190,8 +211,8 @@ def _find_labels(args: argparse.Namespace) -> FoundData | None:
     )
 
 
-def _check(text: str, name: str, task: str) -> CheckReport:
-    """Build what a config names, and check the data as ``xcit-mm check`` does.
+def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
+    """Read a config, build what it names, and check the data as ``xcit-mm check`` does.
 
     Args:
         text (str): The config, which has no file yet: one that does not work never gets its name.
@@ -205,6 +226,7 @@ def _check(text: str, name: str, task: str) -> CheckReport:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.check.fit import find_misfits
     from xcit_mm.datasets.guard import build_guarded
     from xcit_mm.engine.config import explaining_config, load_config
     from xcit_mm.errors import UserError
@@ -222,10 +244,11 @@ def _check(text: str, name: str, task: str) -> CheckReport:
     with explaining_config(name):
         MODELS.build(cfg.model)
     report = find_problems(datasets)
+    report.problems += find_misfits(cfg, name, report.objects)
     with explaining_config(name):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
-    return report
+    return cfg, report
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:

@@ -31,7 +31,7 @@ def measure(arch: str, patch_size: int, batch: int) -> dict[str, Any]:
     pair = timm_and_ours(arch, patch_size)
     settings: dict[str, Any] = dict(size=(224, 224), mode='dino')
     apart = run_job('agreement', pair, batch=2, **settings)
-    times = run_job('pair', pair, repetitions=REPETITIONS, batch=batch, **settings)['times']
+    times = run_job('several', pair, repetitions=REPETITIONS, batch=batch, **settings)['times']
     theirs, ours = (
         run_job('one', [one], repetitions=1, batch=batch, **settings)['peak_MB'] / batch
         for one in pair

@@ -124,7 +124,7 @@ def running(words: Sequence[str]) -> Iterator[tuple[int, int]]:
                 raise UserError(f'{words} does not serve.')
             yield process.pid, int(found[1])
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
 
 
 def measure_load(args: argparse.Namespace) -> list[Row]:

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import jobs
+from xcit_mm.models.variants import VARIANTS
+
 from .jobs import against_timm, exponent, run_job, speedup, timm_and_ours
 from .peers import REPETITIONS
 
@@ -59,9 +60,10 @@ def _faster(
     size: tuple[int, int] = DETECTION_SIZE,
     repetitions: int = 3,
     batch: int = 1,
+    **options: Any,
 ) -> Bar:
     def measure() -> Measured:
-        times = against_timm(arch, patch_size, size, mode, repetitions, batch)
+        times = against_timm(arch, patch_size, size, mode, repetitions, batch, **options)
         ratio = speedup(times)
         numbers = {'timm_s': times[0], 'ours_s': times[1], 'speedup': ratio.value}
         return Measured(f'{ratio} faster', ratio.value >= bar, numbers)
@@ -96,7 +98,7 @@ def _peak(candidate: dict[str, Any], mode: str) -> float:
 def _recompute_time(patch_size: int, repetitions: int) -> Bar:
     def measure() -> Measured:
         pair = [_ours('s12', patch_size, **RECOMPUTE), _ours('s12', patch_size)]
-        times = run_job('pair', pair, DETECTION_SIZE, 'train', repetitions)['times']
+        times = run_job('several', pair, DETECTION_SIZE, 'train', repetitions)['times']
         ratio = speedup(times)
         numbers = {'recompute_s': times[0], 'default_s': times[1], 'ratio': ratio.value}
         return Measured(str(ratio), ratio.value <= 1.3, numbers)
@@ -160,10 +162,17 @@ def other_bars() -> list[Bar]:
         what = f'{arch.upper()}/16 {work}, {batch} of {side}x{side}'
         repetitions = REPETITIONS[384] if mode == 'infer' else 15
         found.append(_faster(what, arch, 16, 1.0, 1.2, mode, (side, side), repetitions, batch))
-    if jobs.DEVICE != 'cpu':
-        for patch_size in (16, 8):
-            what = f'S12/{patch_size} training step under autocast, 800x1344'
-            found.append(_faster(what, 's12', patch_size, 1.0, 1.2, 'amp'))
+    at_224: dict[str, Any] = dict(size=(224, 224), repetitions=REPETITIONS[224])
+    for arch in ('n12', 's12'):
+        what = f'{arch.upper()}/16 inference, 224x224, our layers compiled'
+        found.append(_faster(what, arch, 16, 1.0, 1.1, compiled=True, **at_224))
+    at_224['repetitions'] = 5
+    for arch in ('m24', 'l24'):
+        rate = VARIANTS[arch].drop_path_rate
+        what = f'{arch.upper()}/16 training step, 4 of 224x224, stochastic depth {rate:g}'
+        found.append(
+            _faster(what, arch, 16, 1.0, 1.2, 'train', batch=4, drop_path_rate=rate, **at_224)
+        )
     growth = 'growth from 0.25 to 24 megapixels, S12/16: exponent in pixels'
     large = 'S12/8 with pyramid on one 6000x4000 image: process memory'
     share = "share of this machine's float32 matrix-multiply rate, S12/8 inference"

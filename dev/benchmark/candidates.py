@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,17 +22,23 @@ MMDET_BACKBONES: dict[str, tuple[dict[str, Any], list[int]]] = {
     ),
 }
 NAMES = ('ours', 'timm', *MMDET_BACKBONES)
+# Modes of build_step with a whole detector, and those that train. After "amp", under autocast.
+DETECTION = ('detect', 'learn to detect')
+TRAINING = ('train', 'learn to detect', 'dino')
+AMP = 'amp '
 
 
 class TimmBackbone(nn.Module):
     """timm's XCiT with timm's own way to get features, optionally rescaled by our pyramid."""
 
-    def __init__(self, arch: str, patch_size: int, pyramid: bool) -> None:
+    def __init__(
+        self, arch: str, patch_size: int, pyramid: bool, drop_path_rate: float = 0.0
+    ) -> None:
         super().__init__()
         import timm
 
         name = f'xcit_{TIMM_SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
-        self.model = timm.create_model(name, pretrained=False)
+        self.model = timm.create_model(name, pretrained=False, drop_path_rate=drop_path_rate)
         # Class attention and head are not needed for features.
         self.indices = list(FEATURE_LAYERS[len(self.model.blocks)])
         self.embed_dims = self.model.embed_dim
@@ -47,7 +54,12 @@ class TimmBackbone(nn.Module):
 
 
 def build_backbone(
-    name: str, arch: str = 's12', patch_size: int = 16, pyramid: bool = False, **options: Any
+    name: str,
+    arch: str = 's12',
+    patch_size: int = 16,
+    pyramid: bool = False,
+    drop_path_rate: float = 0.0,
+    **options: Any,
 ) -> nn.Module:
     """Build one of :data:`NAMES`.
 
@@ -56,12 +68,13 @@ def build_backbone(
         arch (str): Size of the XCiT.
         patch_size (int): 8 or 16.
         pyramid (bool): Whether an XCiT's features are rescaled.
+        drop_path_rate (float): Stochastic depth of an XCiT. Defaults to 0.
         **options: More arguments of our :class:`XCiT`.
     """
     if name == 'ours':
-        return XCiT(arch, patch_size, pyramid=pyramid, drop_path_rate=0.0, **options)
+        return XCiT(arch, patch_size, pyramid=pyramid, drop_path_rate=drop_path_rate, **options)
     if name == 'timm':
-        return TimmBackbone(arch, patch_size, pyramid)
+        return TimmBackbone(arch, patch_size, pyramid, drop_path_rate)
     from mmdet.registry import MODELS
     from mmdet.utils import register_all_modules
 
@@ -69,8 +82,8 @@ def build_backbone(
     return MODELS.build(MMDET_BACKBONES[name][0])
 
 
-def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Module:
-    """Build mmdet's Mask R-CNN on one of the backbones."""
+def build_detector(name: str, arch: str = 's12', patch_size: int = 16, **options: Any) -> nn.Module:
+    """Build mmdet's Mask R-CNN on one of the backbones; see :func:`build_backbone`."""
     from mmdet.utils import register_all_modules
     from mmengine.config import Config
     from mmengine.registry import MODELS
@@ -83,7 +96,7 @@ def build_detector(name: str, arch: str = 's12', patch_size: int = 16) -> nn.Mod
     if name in MMDET_BACKBONES:
         base.backbone, base.neck.in_channels = MMDET_BACKBONES[name]
         return MODELS.build(base)
-    backbone = build_backbone(name, arch, patch_size, pyramid=True)
+    backbone = build_backbone(name, arch, patch_size, pyramid=True, **options)
     dims = backbone.embed_dims if isinstance(backbone, (XCiT, TimmBackbone)) else 0
     base.neck.in_channels = [dims] * 4
     detector = MODELS.build(base)
@@ -122,8 +135,11 @@ def build(mode: str, device: str, candidate: dict[str, Any]) -> nn.Module:
         candidate (dict): Arguments of the function that builds it.
     """
     torch.manual_seed(0)
-    builders: dict[str, Callable[..., nn.Module]] = {'detect': build_detector, 'dino': build_dino}
-    return builders.get(mode, build_backbone)(**candidate).to(device)
+    builders: dict[str, Callable[..., nn.Module]] = {
+        **dict.fromkeys(DETECTION, build_detector),
+        'dino': build_dino,
+    }
+    return builders.get(mode.removeprefix(AMP), build_backbone)(**candidate).to(device)
 
 
 def share_weights(first: Any, second: Any) -> None:
@@ -144,14 +160,36 @@ def crops_like(height: int, batch: int) -> tuple[Tensor, Tensor]:
     return large_crops, torch.randn(8, batch, 3, small, small, generator=generator)
 
 
+def scene(height: int, width: int, device: str, objects: int = 8) -> Any:
+    """Return an image's annotation in mmdet's form: boxes along its diagonal, with masks."""
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmengine.structures import InstanceData
+
+    shape = {'img_shape': (height, width), 'ori_shape': (height, width)}
+    sizes = {'batch_input_shape': (height, width), 'pad_shape': (height, width)}
+    sample = DetDataSample(metainfo={**shape, **sizes, 'scale_factor': (1.0, 1.0)})
+    corners = torch.linspace(0, 0.9, objects + 1)
+    boxes = torch.stack([corners[:-1], corners[:-1], corners[1:], corners[1:]], 1)
+    boxes *= torch.tensor([width, height, width, height])
+    masks = np.zeros((objects, height, width), np.uint8)
+    for mask, (left, top, right, bottom) in zip(masks, boxes.int().tolist(), strict=True):
+        mask[top:bottom, left:right] = 1
+    labels = torch.arange(objects)
+    sample.gt_instances = InstanceData(
+        bboxes=boxes, labels=labels, masks=BitmapMasks(masks, height, width)
+    )
+    return sample.to(device)
+
+
 def build_step(
     mode: str, model: nn.Module, height: int, width: int, *, batch: int = 1, device: str = 'cpu'
 ) -> Callable[[], None]:
     """Return a function that does the measured work once, and waits for its end.
 
     Args:
-        mode (str): ``infer``, ``train`` or ``amp`` (training under autocast) for a backbone,
-            ``detect`` for a detector, ``dino`` for what :func:`build_dino` returned.
+        mode (str): ``infer`` or ``train`` for a backbone, ``detect`` or ``learn to detect`` for a
+            detector, ``dino`` for what :func:`build_dino` returned; after ``amp``, under autocast.
         model (nn.Module): What :func:`build_backbone` or :func:`build_detector` returned.
         height (int): Height of the images.
         width (int): Their width.
@@ -170,31 +208,30 @@ def build_step(
         features = model(images)
         torch.stack([feature.square().mean() for feature in features]).sum().backward()
 
-    def amp() -> None:
-        with torch.autocast(device):
-            train()
-
     def detect() -> None:
-        from mmdet.structures import DetDataSample
-
-        shape = {'img_shape': (height, width), 'ori_shape': (height, width)}
-        sample = DetDataSample(metainfo={**shape, 'scale_factor': (1.0, 1.0)})
         with torch.inference_mode():
-            model(images, [sample], mode='predict')
+            model(images, samples, mode='predict')
+
+    def learn_to_detect() -> None:
+        model.zero_grad(set_to_none=True)
+        losses = model(images, samples, mode='loss')
+        cast(Any, model).parse_losses(losses)[0].backward()
 
     def dino() -> None:
         model.zero_grad(set_to_none=True)
         cast(Any, model).loss(*crops)['loss'].backward()
 
     crops = [c.to(device) for c in crops_like(height, batch)] if mode == 'dino' else []
-    model.train(mode in ('train', 'amp', 'dino'))
-    works = {'infer': infer, 'train': train, 'amp': amp, 'detect': detect, 'dino': dino}
-    work = works[mode]
-    if device == 'cpu':
-        return work
+    is_amp, mode = mode.startswith(AMP), mode.removeprefix(AMP)
+    samples = [scene(height, width, device)] * batch if mode in DETECTION else []
+    model.train(mode in TRAINING)
+    works = {'infer': infer, 'train': train, 'detect': detect, 'learn to detect': learn_to_detect}
+    work = {**works, 'dino': dino}[mode]
 
     def work_and_wait() -> None:
-        work()
-        torch.cuda.synchronize()
+        with torch.autocast(device, enabled=is_amp):
+            work()
+        if device != 'cpu':
+            torch.cuda.synchronize()
 
     return work_and_wait

@@ -26,10 +26,10 @@ def run_job(
     """Measure in a separate process; see :mod:`.worker`.
 
     Args:
-        measure (str): ``pair``, ``agreement``, ``one`` or ``rate``.
+        measure (str): ``several``, ``agreement``, ``one`` or ``rate``.
         candidates (Sequence[dict]): Arguments of :func:`.candidates.build`.
         size (tuple[int, int]): Height and width of the image.
-        mode (str): ``infer``, ``train``, ``amp`` (training under autocast), ``detect`` or ``dino``.
+        mode (str): A mode of :func:`.candidates.build_step`.
         repetitions (int): How many times each is timed.
         batch (int): Number of images.
     """
@@ -45,9 +45,10 @@ def run_job(
     return run_worker('dev.benchmark.worker', job)
 
 
-def timm_and_ours(arch: str, patch_size: int) -> list[dict[str, Any]]:
+def timm_and_ours(arch: str, patch_size: int, **options: Any) -> list[dict[str, Any]]:
     """Return timm's XCiT and ours as candidates."""
-    return [{'name': name, 'arch': arch, 'patch_size': patch_size} for name in ('timm', 'ours')]
+    size = {'arch': arch, 'patch_size': patch_size, **options}
+    return [{'name': name, **size} for name in ('timm', 'ours')]
 
 
 @functools.cache
@@ -58,6 +59,8 @@ def against_timm(
     mode: str = 'infer',
     repetitions: int = 3,
     batch: int = 1,
+    drop_path_rate: float = 0.0,
+    compiled: bool = False,
 ) -> tuple[list[float], list[float]]:
     """Return times of timm's XCiT and of ours, alternating in one process; measured once per run.
 
@@ -67,12 +70,16 @@ def against_timm(
         arch (str): Size of the XCiT.
         patch_size (int): 8 or 16.
         size (tuple[int, int]): Height and width of the image.
-        mode (str): ``infer``, ``train`` or ``amp``.
+        mode (str): ``infer``, ``train`` or ``amp train``.
         repetitions (int): How many times each is timed.
         batch (int): Number of images.
+        drop_path_rate (float): Stochastic depth of both.
+        compiled (bool): Whether our layers are compiled.
     """
-    pair = timm_and_ours(arch, patch_size)
-    timm, ours = run_job('pair', pair, size, mode, repetitions, batch)['times']
+    pair = timm_and_ours(arch, patch_size, drop_path_rate=drop_path_rate)
+    if compiled:
+        pair[1]['compile'] = True
+    timm, ours = run_job('several', pair, size, mode, repetitions, batch)['times']
     return timm, ours
 
 

@@ -17,8 +17,8 @@ from .bars import other_bars, quick_bars
 NOTE = (
     'Float32, and one image where nothing else is said. Each speed-up is a ratio of medians from '
     'one run, which alternates between the two networks after a warm-up; brackets give the range '
-    'over the repetitions. Memory is the peak of a fresh process, or of its GPU, above that after '
-    'loading the weights.'
+    'over the repetitions. Memory is the peak of a fresh process above that after loading the '
+    'weights.'
 )
 PLOTS = {
     'time': ('seconds', 'seconds per image'),
@@ -108,8 +108,6 @@ def _rows(bars: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _processor() -> str:
-    if jobs.DEVICE != 'cpu':
-        return torch.cuda.get_device_name()
     for line in Path('/proc/cpuinfo').read_text().splitlines():
         if line.startswith('model name'):
             return f'{jobs.THREADS} cores of {line.partition(":")[2].strip()}'

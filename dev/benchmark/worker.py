@@ -21,12 +21,12 @@ def _step(job: Job, model: nn.Module) -> Callable[[], None]:
     return build_step(job['mode'], model, *job['size'], batch=job['batch'], device=job['device'])
 
 
-def measure_pair(job: Job) -> dict[str, Any]:
-    """Time two candidates in alternating order, on the same weights if both are XCiT."""
-    first, second = _build(job, 0), _build(job, 1)
-    share_weights(first, second)
-    steps = [_step(job, model) for model in (first, second)]
-    return {'times': alternate(steps, job['repetitions'])}
+def measure_several(job: Job) -> dict[str, Any]:
+    """Time candidates in alternating order, ours on the weights of timm's if that is first."""
+    models = [_build(job, i) for i in range(len(job['candidates']))]
+    for other in models[1:]:
+        share_weights(models[0], other)
+    return {'times': alternate([_step(job, model) for model in models], job['repetitions'])}
 
 
 def measure_agreement(job: Job) -> dict[str, Any]:
@@ -127,7 +127,7 @@ if __name__ == '__main__':
     torch.set_num_threads(THREADS)
     answer(
         {
-            'pair': measure_pair,
+            'several': measure_several,
             'agreement': measure_agreement,
             'one': measure_one,
             'rate': measure_rate,

@@ -11,7 +11,9 @@ import pytest
 import torch
 from mmcv.transforms import TRANSFORMS, BaseTransform
 from mmengine.config import Config
+from mmengine.hooks import RuntimeInfoHook
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine import runs
 from tests.engine.small_runs import BAD_GRADIENT, Model, batches, build, run
@@ -145,6 +147,72 @@ def test_an_overflow_that_a_smaller_loss_scale_can_fix_does_not_count(tmp_path):
         run(tmp_path / 'b', data, NonFiniteHook(1), wrapper=amp(4.0))
     with pytest.raises(NonFiniteError, match=r'Iteration 2 .* losses loss'):
         run(tmp_path / 'c', batches('good', 'nan'), NonFiniteHook(1), wrapper=amp(1024.0))
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a number is read from its device, for which a CPU waits if that is a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+class CountingHook(NonFiniteHook):
+    """Lists the reads of each iteration."""
+
+    def before_train(self, runner):
+        self.reads = []
+        super().before_train(runner)
+
+    def before_train_iter(self, *args, **kwargs):
+        self.reads.append(0)
+        self._count(super().before_train_iter, *args, **kwargs)
+
+    def _before_step(self, *args):
+        self._count(super()._before_step, *args)
+
+    def after_train_iter(self, *args, **kwargs):
+        self._count(super().after_train_iter, *args, **kwargs)
+
+    def _count(self, function, *args, **kwargs):
+        with Reads() as reads:
+            function(*args, **kwargs)
+        self.reads[-1] += reads.count
+
+
+@pytest.mark.parametrize(
+    'optim, expected',
+    [
+        ({}, [1] * 4),
+        (dict(accumulative_counts=2), [0, 1] * 2),
+        (dict(wrapper=amp(1024.0)), [1] * 4),
+    ],
+    ids=['plain', 'accumulated', 'mixed precision'],
+)
+def test_a_gpu_is_waited_for_once_per_step(optim, expected, tmp_path):
+    hook = CountingHook()
+    run(tmp_path, batches(*['good'] * 4), hook, **optim)
+    assert hook.reads == expected
+
+
+class InfiniteLoss(Model):
+    """Has finite gradients."""
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        loss = self.last(self.norm(self.first(torch.stack(inputs)))).square().mean()
+        is_bad = any(x[0] == BAD_GRADIENT for x in inputs)
+        return dict(loss=loss + self.extra.sum() + (math.inf if is_bad else 0))
+
+
+@pytest.mark.parametrize('is_logged', [True, False])
+def test_the_loss_counts_where_gradients_are_finite(is_logged, tmp_path):
+    runner = build(tmp_path, batches('good', 'gradient'), NonFiniteHook(1), kind=InfiniteLoss)
+    if not is_logged:
+        runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, RuntimeInfoHook)]
+    with pytest.raises(NonFiniteError, match=r'Iteration 2 .* losses loss'):
+        runner.train()
 
 
 def test_the_model_and_the_optimizer_are_left_as_they_were(tmp_path):

@@ -1,15 +1,17 @@
 """Stops a run if its loss or gradients are not finite, before they reach the weights."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from mmengine.dist import all_reduce
-from mmengine.hooks import Hook
+from mmengine.dist import all_reduce, get_world_size
+from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from xcit_mm_runtime.files import write_atomically
@@ -17,6 +19,7 @@ from xcit_mm_runtime.text import join_some
 
 from ..errors import UserError
 from .checkpoint import describe_resume_point
+from .foreach import copy_all, norms_of
 from .images import describe_images, json_number
 from .sharding import local_shard
 
@@ -31,10 +34,10 @@ class NonFiniteError(UserError, FloatingPointError):
 
 
 class GradientWatch:
-    """Records the norm of each gradient as soon as backward has computed it.
+    """Records the norms of gradients as soon as backward has computed them all.
 
     Afterwards is too late: clipping spreads one infinite gradient to all parameters. The norms stay
-    on their device, and nothing waits for them until :meth:`faulty_groups` reads them.
+    on their device, and nothing waits for them.
 
     Args:
         model (nn.Module): Provides the names of the parameters.
@@ -48,19 +51,29 @@ class GradientWatch:
             {p: names.get(id(p), '?') for p in group['params'] if p.requires_grad}
             for group in optimizer.param_groups
         ]
-        self.norms: dict[torch.Tensor, torch.Tensor] = {}
+        self.computed: list[Tensor] = []  # parameters with a gradient not yet in the norms
+        self.norms: list[tuple[list[Tensor], Tensor]] = []
         self.handles = [
             parameter.register_post_accumulate_grad_hook(self._record)
             for group in self.groups
             for parameter in group
         ]
 
-    def _record(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            self.norms[parameter] = torch.linalg.vector_norm(local_shard(parameter.grad.detach()))
+    def _record(self, parameter: Tensor) -> None:
+        self.computed.append(parameter)
+        if len(self.computed) == 1:
+            call_after_backward(self._compute_norms)
+
+    def _compute_norms(self) -> None:
+        parameters = [p for p in self.computed if p.grad is not None]
+        self.computed.clear()
+        if parameters:
+            gradients = [local_shard(cast(Tensor, p.grad).detach()) for p in parameters]
+            self.norms.append((parameters, norms_of(gradients)))
 
     def clear(self) -> None:
         """Start over before an iteration."""
+        self.computed.clear()
         self.norms.clear()
 
     def remove(self) -> None:
@@ -68,17 +81,25 @@ class GradientWatch:
         for handle in self.handles:
             handle.remove()
 
-    def faulty_groups(self) -> list[dict]:
-        """Return number, settings and parameters of each parameter group with a faulty gradient.
+    def has_fault(self) -> Tensor:
+        """Return whether a gradient is not finite, on its device.
 
         After several backward passes without a step, this covers what they have accumulated.
         """
-        if not self.norms or torch.stack(list(self.norms.values())).isfinite().all():
-            return []
+        self._compute_norms()  # of an optimizer that steps within backward
+        if not self.norms:
+            return torch.tensor(False)
+        return torch.cat([norms for _, norms in self.norms]).isfinite().all().logical_not()
+
+    def faulty_groups(self) -> list[dict]:
+        """Return number, settings and parameters of each parameter group with a faulty gradient."""
+        last: dict[Tensor, float] = {}
+        for watched, norms in self.norms:
+            last.update(zip(watched, norms.tolist(), strict=True))
         found = []
         for number, names in enumerate(self.groups):
-            norms = {name: json_number(self.norms.get(p, 0.0)) for p, name in names.items()}
-            faulty = {name: norm for name, norm in norms.items() if isinstance(norm, str)}
+            named = {name: json_number(last.get(p, 0.0)) for p, name in names.items()}
+            faulty = {name: norm for name, norm in named.items() if isinstance(norm, str)}
             if faulty:
                 settings = self.optimizer.param_groups[number]
                 known: dict[str, Any] = {
@@ -121,6 +142,8 @@ class NonFiniteHook(Hook):
         optimizer = runner.optim_wrapper.optimizer
         self.watch = GradientWatch(runner.model, optimizer)
         self.step_hook = optimizer.register_step_pre_hook(self._before_step)
+        earlier = runner.hooks[: runner.hooks.index(self)]
+        self.is_loss_logged = any(isinstance(hook, RuntimeInfoHook) for hook in earlier)
         self.buffers = list(runner.model.buffers())
         self.saved_buffers = [buffer.clone() for buffer in self.buffers]
 
@@ -143,8 +166,10 @@ class NonFiniteHook(Hook):
 
     def _check_gradients(self) -> None:
         """Find faulty gradients in all processes, which must agree on whether to take the step."""
-        self.groups = self.watch.faulty_groups()
-        self.is_faulty, self.has_checked = in_any_process(bool(self.groups)), True
+        # On a GPU, this is where the CPU waits, once per iteration.
+        self.is_faulty, self.has_checked = in_any_process(self.watch.has_fault()), True
+        if self.is_faulty:
+            self.groups = self.watch.faulty_groups()
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Cancel a faulty step by removing the gradients: without them, nothing changes."""
@@ -165,7 +190,7 @@ class NonFiniteHook(Hook):
             self._check_gradients()  # the loss scaler skipped the step
         is_rescaled = self.is_faulty and 1 <= loss_scale(runner) < self.loss_scale
         outputs = outputs or {}
-        is_finite = not isinstance(json_number(outputs.get('loss', 0.0)), str)
+        is_finite = math.isfinite(self._loss(runner, outputs))
         # All processes count the same iterations, so that they stop together.
         if not in_any_process(not is_finite or (self.is_faulty and not is_rescaled)):
             if self.was_step:
@@ -182,6 +207,12 @@ class NonFiniteHook(Hook):
             f'{describe_resume_point(runner.work_dir)} First look at these images and their '
             f'annotations. {ADVICE}'
         )
+
+    def _loss(self, runner: Runner, outputs: dict) -> float:
+        """Return the loss. If mmengine has just read it from its device, that is not repeated."""
+        if self.is_loss_logged and 'loss' in outputs:
+            return runner.message_hub.get_scalar('train/loss').current()
+        return float(torch.as_tensor(outputs.get('loss', 0.0)).detach())
 
     def _report(self, runner: Runner, outputs: dict) -> tuple[Path, str]:
         """Write what is known about the iteration; return the file, and its content in words."""
@@ -213,23 +244,31 @@ class NonFiniteHook(Hook):
             )
 
 
-def loss_scale(runner: Runner) -> float:
-    """Return the factor on the loss in mixed precision; 0 without one."""
+def loss_scale(runner: Runner) -> float | Tensor:
+    """Return the factor on the loss in mixed precision, on its device; 0 without one."""
     scaler = getattr(runner.optim_wrapper, 'loss_scaler', None)
-    return 0.0 if scaler is None else scaler.get_scale()
+    if scaler is None:
+        return 0.0
+    # Not get_scale, which waits for the device.
+    return scaler.scale(torch.ones((), device=next(runner.model.parameters()).device))
 
 
-def in_any_process(condition: bool) -> bool:
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call a function when the running backward pass has ended; at once if torch has no way to."""
+    try:
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(function)
+    except (AttributeError, RuntimeError):  # not in this version, or not in backward
+        function()
+
+
+def in_any_process(condition: bool | Tensor) -> bool:
     """Return whether a condition holds in at least one process; all of them must ask."""
-    flag = torch.tensor(condition, dtype=torch.int32)
+    if get_world_size() == 1:
+        return bool(condition)
+    flag = torch.as_tensor(condition).int()
     all_reduce(flag, 'max')
     return bool(flag)
-
-
-def copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
-    """Copy each of many tensors."""
-    for source, target in zip(sources, targets, strict=True):
-        target.copy_(source)
 
 
 def describe_report(report: dict) -> str:

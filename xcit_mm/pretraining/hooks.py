@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 from xcit_mm_runtime.text import join_some
 
 from ..datasets.problems import DataError
+from ..engine.foreach import norms_of, scale_all
 from ..weights.convert import DESCRIPTION
 from ..weights.formats import recognize, structure
 
@@ -87,12 +87,10 @@ def clip_each_gradient(optimizer: Optimizer, max_norm: float) -> None:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    norms = norms_of(gradients)
     scale = getattr(optimizer, 'grad_scale', None)
     norms = norms if scale is None else norms / scale
-    factors = (max_norm / (norms + 1e-6)).clamp(max=1)
-    for gradient, factor in zip(gradients, factors, strict=True):
-        gradient.mul_(factor)
+    scale_all(gradients, (max_norm / (norms + 1e-6)).clamp(max=1))
 
 
 @HOOKS.register_module()

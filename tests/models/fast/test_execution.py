@@ -68,18 +68,62 @@ CHANGES = {
     'own method': lambda m: setattr(
         m.layers[1].xca, 'attention_map', lambda q, k: XCA.attention_map(m.layers[1].xca, q, k)
     ),
+    'hooks of its own': lambda m: setattr(m.layers[0].norm1, '_forward_hooks', {0: print}),
+    'replaced and hooked': lambda m: (
+        setattr(m.layers[0], 'norm2', copy.deepcopy(m.layers[0].norm2)),
+        m.layers[0].norm2.register_forward_hook(lambda *_: None),
+    ),
+    'fewer modules': lambda m: delattr(m.layers[1], 'drop_path'),
+    'more modules': lambda m: m.layers[0].xca.add_module('extra', nn.Identity()),
+    'other attention heads': lambda m: setattr(m.layers[1].xca, 'num_heads', 1),
+    'other layers': lambda m: setattr(m, 'layers', nn.ModuleList(list(m.layers)[:1])),
+    'a tensor for a parameter': lambda m: m.layers[0].norm3._parameters.update(
+        weight=torch.ones(16)
+    ),
     'compiled': lambda m: m.layers[0].ffn.compile(backend='eager'),
     'own run_layer': lambda m: setattr(m, 'run_layer', lambda *args: XCiT.run_layer(m, *args)),
 }
 
 
+@pytest.mark.parametrize('was_run', [False, True])
 @pytest.mark.parametrize('change', CHANGES.values(), ids=CHANGES)
-def test_a_changed_module_is_called(change):
+def test_a_changed_module_is_called(change, was_run):
     model = backbone()
+    if was_run:  # from then on, modules are compared with how they were
+        assert kind_of(model) is Differentiable
     change(model)
     assert kind_of(model) is Execution
     with torch.no_grad():
         assert kind_of(model) is Execution
+
+
+def test_a_replaced_module_is_compared_from_then_on():
+    model = backbone()
+    assert kind_of(model) is Differentiable
+    model.layers[0] = copy.deepcopy(model.layers[0])
+    assert kind_of(model) is Differentiable
+    hook = model.layers[0].ffn.fc1.register_forward_hook(lambda *_: None)
+    assert kind_of(model) is Execution
+    hook.remove()
+    assert kind_of(model) is Differentiable
+
+
+def test_copies_are_compared_on_their_own():
+    model = backbone()
+    assert kind_of(model) is Differentiable
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert kind_of(twin) is Differentiable
+        twin.layers[1].lpi.conv1.register_forward_hook(print)
+        assert kind_of(twin) is Execution
+        assert kind_of(model) is Differentiable
+
+
+def test_batch_norm_that_is_patched_after_a_run_is_called(monkeypatch):
+    model = backbone()
+    assert kind_of(model) is Differentiable
+    forward = nn.BatchNorm2d.forward
+    monkeypatch.setattr(nn.BatchNorm2d, 'forward', lambda self, x: forward(self, x))
+    assert kind_of(model) is Execution
 
 
 def test_a_changed_class_attention_is_called():

@@ -276,9 +276,9 @@ def scaled_softmax(products: Tensor, squares: Tensor, temperature: Tensor) -> Te
         squares (Tensor): ``|q_i|²`` and ``|k_j|²``, (2, B, h, d/h).
         temperature (Tensor): 1/τ, one per head, (h, 1, 1).
     """
-    query_scale, key_scale = squares.clamp_min(EPS**2).rsqrt()
-    key_scale = key_scale * temperature[:, 0].to(products.dtype)
-    return (products * query_scale[..., :, None] * key_scale[..., None, :]).softmax(-1)
+    query_scale, key_scale = squares.clamp_min(EPS**2).rsqrt().unbind()
+    key_scale = key_scale.unsqueeze(-2) * temperature.to(products.dtype)
+    return (products * query_scale.unsqueeze(-1) * key_scale).softmax(-1)
 
 
 def linear_map(

@@ -8,6 +8,7 @@ themselves run.
 
 import inspect
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from mmcv.cnn.bricks import DropPath
@@ -30,7 +31,7 @@ from .class_attention import gather_class_token
 from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
-from .operators import describe, has_all_parts, has_global_hooks, is_traced, tree
+from .operators import Snapshot, describe, has_all_parts, has_global_hooks, is_traced, tree
 from .pyramid import rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .residual import add_branch, over_kept_samples, path_scales, split_layer_scale
@@ -88,7 +89,7 @@ def choose_execution(trunk: 'XCiTTrunk', *inputs: Any, compiled: bool = False) -
     if is_traced(*inputs) or has_global_hooks() or is_changed(trunk):
         return Execution(trunk)
     # BatchNorm looks at its own mode. Stochastic depth is all else that differs in training.
-    paths = [cast(XCiTLayer, layer).drop_path for layer in trunk.layers]
+    paths = (cast(XCiTLayer, layer).drop_path for layer in trunk.layers)
     is_trained = torch.is_grad_enabled() or any(p.training and p.drop_prob > 0 for p in paths)
     if trunk.compiled or compiled:
         from .compiled import CompiledDifferentiable, CompiledInference
@@ -101,10 +102,20 @@ def is_changed(trunk: 'XCiTTrunk') -> bool:
     """Return whether the network is not as this package built it."""
     if any(getattr(kind, name) is not method for (kind, name), method in _METHODS.items()):
         return True  # patched in the class, for all modules
-    parts = (getattr(trunk, name, None) for name in _PARTS)
-    if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in parts):
+    methods = (getattr(trunk, name, None) for name in _OVERRIDABLE)
+    if any(part is not None and not part.__module__.startswith(_PACKAGE) for part in methods):
         return True  # a subclass has its own
-    return fingerprint(trunk) != trunk.as_built
+    if operators.MISSING:
+        return False  # modules cannot be compared
+    parts = _parts(trunk)
+    checked = _CHECKED.get(trunk)
+    if checked is not None and checked[0] == parts and checked[1].is_current():
+        return False
+    if fingerprint(trunk) != trunk.as_built:
+        return True
+    modules = [module for part in parts for module in tree(part)]
+    _CHECKED[trunk] = parts, Snapshot(modules, _SETTINGS)
+    return False
 
 
 def fingerprint(trunk: 'XCiTTrunk') -> list[tuple]:
@@ -118,14 +129,16 @@ def fingerprint(trunk: 'XCiTTrunk') -> list[tuple]:
     """
     if operators.MISSING:
         return []
-    rest = (getattr(trunk, name, None) for name in ('pyramid', 'cls_layers'))
-    parts = (trunk.patch_embed, trunk.pos_embed, trunk.layers, *rest)
     return [
         describe(module, _SETTINGS.get(type(module), ()))
-        for part in parts
-        if part is not None
+        for part in _parts(trunk)
         for module in tree(part)
     ]
+
+
+def _parts(trunk: 'XCiTTrunk') -> list[nn.Module]:
+    parts = map(trunk._modules.get, _PARTS)
+    return [part for part in parts if part is not None]
 
 
 # Settings that can change without changing any shape.
@@ -138,7 +151,10 @@ _SETTINGS = {
     ClassAttention: ('num_heads', 'project', 'attention_map'),
     ClassAttentionLayer: ('tokens_norm',),
 }
-_PARTS = ('embed', 'run_layer', 'keep', 'finish', 'class_token')
+_PARTS = ('patch_embed', 'pos_embed', 'layers', 'pyramid', 'cls_layers')
+_OVERRIDABLE = ('embed', 'run_layer', 'keep', 'finish', 'class_token')
+# For each network, its parts and how their modules were when they were last found to be as built.
+_CHECKED: WeakKeyDictionary[nn.Module, tuple[list[nn.Module], Snapshot]] = WeakKeyDictionary()
 _PACKAGE = __name__.partition('.fast')[0]
 _METHODS = {
     (kind, name): method

@@ -6,7 +6,7 @@ Each has its reason and its public alternative. If this version of torch lacks o
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -186,8 +186,7 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     """Return what makes a module behave as it does: class, hooks, parameter types, settings.
 
     torch has no public test for hooks and ``module.compile()``, and its public ``named_parameters``
-    leaves out parameters that are None. This is called for every module in every forward pass, so
-    it must be quick.
+    leaves out parameters that are None.
 
     Args:
         module (nn.Module): The module.
@@ -207,6 +206,53 @@ def describe(module: nn.Module, settings: Sequence[str]) -> tuple:
     # Quantized, sharded and other subclasses of tensors have operators of their own.
     types = (*map(type, own['_parameters'].values()),)
     return kind, bool(is_hooked), types, *map(own.get, settings)
+
+
+class Snapshot:
+    """How modules are, to notice that one has changed in a quarter of the time of describing them.
+
+    Args:
+        modules (Sequence[nn.Module]): A module and all its descendants, so that a replaced one is
+            noticed; nobody has hooked or compiled one or given it a forward of its own.
+        settings (Mapping[type, Sequence[str]]): By class, names of attributes that matter.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], settings: Mapping[type, Sequence[str]]
+    ) -> None:
+        self.modules = modules
+        self.inside = [module.__dict__ for module in modules]
+        self.settings = [
+            (module.__dict__, name) for module in modules for name in settings.get(type(module), ())
+        ]
+        self.state = self._state()
+
+    def is_current(self) -> bool:
+        """Return whether no module has changed since, in any way that :func:`describe` tells.
+
+        This is called in every forward pass, so it must be quick.
+        """
+        for own in self.inside:
+            if (
+                own['_forward_hooks']
+                or own['_forward_pre_hooks']
+                or own['_backward_hooks']
+                or own['_backward_pre_hooks']
+                or 'forward' in own
+                or '_compiled_call_impl' in own
+            ):
+                return False
+        return self._state() == self.state
+
+    def _state(self) -> tuple[list, ...]:
+        kinds: list[Any] = [*map(type, self.modules)]
+        return (
+            kinds,
+            [kind.forward for kind in set(kinds)],
+            [c for own in self.inside if own['_modules'] for c in own['_modules'].values()],
+            [type(value) for own in self.inside for value in own['_parameters'].values()],
+            [own.get(name) for own, name in self.settings],
+        )
 
 
 def has_global_hooks() -> bool:

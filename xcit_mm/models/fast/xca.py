@@ -144,13 +144,18 @@ def _attend(tokens: Tensor, xca: XCA) -> Tensor:
     For a CPU. Instead of queries and keys, their products are scaled: these are fewer numbers. They
     are at least float32, or they would overflow.
     """
-    qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1)).unbind(2)
-    # A copy of each here, (B, h, N, d/h), saves the products below copies of their own. Backward
-    # joins the three gradients in one step.
-    queries, keys, values = (each.transpose(1, 2).contiguous() for each in qkv)
+    qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1)).permute(2, 0, 3, 1, 4)
     with without_autocast(tokens):
-        queries, keys = at_least_float32(queries), at_least_float32(keys)
-        squares = torch.stack([queries.square().sum(2), keys.square().sum(2)])
+        # Copies, (B, h, N, d/h), save the products below copies of their own.
+        if torch.is_grad_enabled():
+            # One by one, so that backward joins the three gradients in one step.
+            queries, keys, values = (each.contiguous() for each in qkv.unbind())
+            queries, keys = at_least_float32(queries), at_least_float32(keys)
+            squares = torch.stack([queries.square().sum(2), keys.square().sum(2)])
+        else:
+            qkv = qkv.contiguous()
+            queries_keys, values = at_least_float32(qkv[:2]), qkv[2]
+            (queries, keys), squares = queries_keys.unbind(), queries_keys.square().sum(3)
         attention = scaled_softmax(queries.mT @ keys, squares, xca.temperature)
     return (values @ attention.mT.to(values.dtype)).transpose(1, 2).flatten(2)
 

@@ -3,12 +3,13 @@
 import math
 import pprint
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .configs import KEEP_DEPTH
 from .datasets.find import FoundData
 from .datasets.fit import Fit, choose_fit
+from .engine.pace import Pace
 from .errors import UserError
 
 # Images that training sees in all, from pretrained weights and from scratch, unless that is less
@@ -99,12 +100,16 @@ class Schedule:
         epochs (int): How often each image is seen.
         iterations (int): The number of iterations.
         rate (float): The learning rate.
+        validations (int): How often the validation images are looked at. Defaults to 10.
+        comment (str): Where the length comes from. Defaults to '', the rule of the recipe.
     """
 
     batch: int
     epochs: int
     iterations: int
     rate: float
+    validations: int = 10
+    comment: str = ''
 
     @property
     def warm_up(self) -> int:
@@ -122,6 +127,50 @@ def schedule(task: str, images: int, choice: Choice, objects: float = 1) -> Sche
     if iterations > 1000:
         iterations = round(iterations, -2)
     return Schedule(batch, epochs, iterations, LEARNING_RATES[scratch])
+
+
+def with_epochs(plan: Schedule, images: int, epochs: int) -> Schedule:
+    """Return a schedule of so many epochs."""
+    return replace(
+        plan,
+        epochs=epochs,
+        iterations=math.ceil(images / plan.batch) * epochs,
+        validations=min(plan.validations, epochs),
+        comment='The number of epochs was asked for.',
+    )
+
+
+def within_minutes(plan: Schedule, data: FoundData, minutes: float, pace: Pace) -> Schedule:
+    """Return the schedule that takes some minutes at the pace of this machine, at least an epoch.
+
+    At most a fifth of the time goes to validations.
+
+    Args:
+        plan (Schedule): A schedule of any length.
+        data (FoundData): The dataset.
+        minutes (float): The minutes.
+        pace (Pace): As measured.
+    """
+    per_epoch = math.ceil(data.splits['train'].total / plan.batch)
+    validation = data.splits['val'].total * pace.image
+    validations = min(10, max(1, int(0.2 * 60 * minutes / validation)))
+    seconds = 60 * minutes - validations * validation
+    epochs = max(1, int(seconds / (per_epoch * pace.iteration)))
+    validations = min(validations, epochs)
+    expected = (epochs * per_epoch * pace.iteration + validations * validation) / 60
+    comment = (
+        f'Measured by "init": {pace.iteration:.2g} s per iteration and {pace.image:.2g} s per '
+        f'image of a validation, so it takes about {expected:.1f} minutes on that machine.'
+    )
+    if expected > minutes:
+        comment += f' The {minutes:g} minutes that were asked for are too few for an epoch.'
+    return replace(
+        plan,
+        epochs=epochs,
+        iterations=epochs * per_epoch,
+        validations=validations,
+        comment=comment,
+    )
 
 
 def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: bool) -> Fit:
@@ -142,23 +191,22 @@ def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: b
     return choose_fit(data.objects, (long, short), gpu, patch_size, is_whole)
 
 
-def describe_choices(data: FoundData, choice: Choice, fit: Fit) -> list[str]:
+def describe_choices(data: FoundData, plan: Schedule, fit: Fit) -> list[str]:
     """Return a line for each setting that follows from the objects, with the figure behind it."""
-    plan = schedule('detection', data.splits['train'].total, choice, fit.per_view)
+    images = data.splits['train'].total
+    why = f'{images} images; training sees {fit.per_view:.0f} objects at a time'
     scales = ' and '.join(map(str, fit.scales))
     return [
         f'patch size {fit.patch_size}: {fit.reasons["patch"]} at the usual size of images',
         f'sizes: {fit.reasons["size"]}',
         f'anchors of scale {scales} and {len(fit.ratios)} ratios: {fit.reasons["anchors"]}',
         f'{fit.proposals} proposals, {fit.detections} detections: {fit.reasons["limits"]}',
-        f'{plan.epochs} epochs, about {plan.iterations} iterations: {data.splits["train"].total} '
-        f'images; training sees {fit.per_view:.0f} objects at a time',
+        f'{plan.epochs} epochs, about {plan.iterations} iterations: {plan.comment or why}',
     ]
 
 
-def detection_config(data: FoundData, choice: Choice, fit: Fit) -> str:
+def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) -> str:
     """Return the text of a config: Mask R-CNN if every object has a mask, else Faster R-CNN."""
-    plan = schedule('detection', data.splits['train'].total, choice, fit.per_view)
     head, name = ('mask_rcnn', 'Mask R-CNN') if data.masks else ('faster_rcnn', 'Faster R-CNN')
     masks = ', with_mask=True' if data.masks else ''
     # The weights of a whole detector have wide heads.
@@ -269,9 +317,8 @@ dict(
     dict(type='FilterAnnotations', keep_empty=False),  # objects that are not in the crop"""
 
 
-def segmentation_config(data: FoundData, choice: Choice) -> str:
+def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     """Return the text of a config for Semantic FPN."""
-    plan = schedule('segmentation', data.splits['train'].total, choice)
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = max(32, short // 32 * 32)
     decay = f"type='PolyLR', power=1.0, by_epoch=False, begin={plan.warm_up}, end=max_iters"
@@ -423,16 +470,19 @@ def _loaders(data: FoundData, choice: Choice, plan: Schedule) -> str:
 
 
 def _training(plan: Schedule, data: FoundData, unit: str, decay: str, metric: str) -> str:
-    """Return the schedule, in epochs or iterations, with ten validations."""
+    """Return the schedule, in epochs or iterations, with its validations."""
     images = data.splits['train'].total
     length = {'epochs': plan.epochs, 'iters': plan.iterations}[unit]
-    every = max(1, length // 10)
+    every = max(1, length // plan.validations)
     logged = math.ceil(images / plan.batch) if unit == 'epochs' else every
-    comment = _comment(
-        f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations. '
-        'If the validation still improves at the end, train longer; if it gets worse while the '
-        'loss falls, train less or add images.'
-    )
+    sentences = [
+        f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations.',
+        plan.comment,
+        f'To train longer or less, change max_{unit}: the learning rate follows. If the validation '
+        'still improves at the end, train longer; if it gets worse while the loss falls, train '
+        'less or add images.',
+    ]
+    comment = _comment(' '.join(filter(None, sentences)))
     return f"""\
 {comment}
 max_{unit} = {length}

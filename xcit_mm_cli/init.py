@@ -7,17 +7,20 @@ import itertools
 import re
 import shlex
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import add_flag, add_source_options
+from .options import add_flag, add_source_options, minutes, positive
 
 if TYPE_CHECKING:
     from mmengine.config import Config
 
     from xcit_mm.datasets.find import FoundData
     from xcit_mm.datasets.problems import CheckReport
-    from xcit_mm.starter import Choice
+    from xcit_mm.engine.pace import Pace
+    from xcit_mm.starter import Choice, Schedule
 
 ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
 # task -> its package
@@ -49,6 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='8 sees smaller things and takes 4 times as long (default: that of --weights, or else '
         '16, and 8 to detect small objects)',
     )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        '--minutes',
+        type=minutes,
+        help='write a schedule that takes this long on this machine: measures a few iterations '
+        '(default: a schedule by the numbers of images and objects)',
+    )
+    length.add_argument('--epochs', type=positive, help='write a schedule of so many epochs')
     start = parser.add_mutually_exclusive_group()
     start.add_argument('--scratch', action='store_true', help='train without pretrained weights')
     start.add_argument(
@@ -93,7 +104,10 @@ def run(args: argparse.Namespace) -> int:
         describe_choices,
         detection_config,
         fit_detector,
+        schedule,
         segmentation_config,
+        with_epochs,
+        within_minutes,
     )
     from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import write_atomically
@@ -112,19 +126,27 @@ def run(args: argparse.Namespace) -> int:
     data, left_out = _find_objects(args) if is_detection else (_find_labels(args), 0)
     if data is None:
         raise UserError(explain_nothing_found(args.data, args.task))
-    choices = []
+    images, per_view = data.splits['train'].total, 1.0
+    write: Callable[[Schedule], str]
     if is_detection:
         asked = choice.patch_size if args.patch_size or args.weights else None
         fit = fit_detector(data, choice.gpu, asked, choice.is_whole)
-        choice = choose(args, fit.patch_size)
-        text, choices = detection_config(data, choice, fit), describe_choices(data, choice, fit)
+        choice, per_view = choose(args, fit.patch_size), fit.per_view
+        write = partial(detection_config, data, choice, fit)
     else:
-        text = segmentation_config(data, choice)
-    cfg, report = _check(text, out.name, args.task)
-    write_atomically(out, text)
+        write = partial(segmentation_config, data, choice)
+    plan = schedule(args.task, images, choice, per_view)
+    plan = with_epochs(plan, images, args.epochs) if args.epochs else plan
+    cfg, report = _check(write(plan), out.name, args.task)
+    if args.minutes is not None:
+        plan = within_minutes(plan, data, args.minutes, _measure(cfg, report))
+    write_atomically(out, write(plan))
     if rows := describe_fit(cfg, report.objects):
         print(format_table(rows) + '\n')
+        choices = describe_choices(data, plan, fit)
         print('\n'.join(['Chosen from these figures:', *(f'  {line}' for line in choices), '']))
+    elif plan.comment:
+        print(f'{plan.iterations} iterations: {plan.comment}')
     _print(report, data, out, choice)
     return 1 if report.errors or left_out else 0
 
@@ -249,6 +271,25 @@ def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
     return cfg, report
+
+
+def _measure(cfg: Config, report: CheckReport) -> Pace:
+    """Measure the pace of a training, and print it."""
+    from xcit_mm.engine.pace import measure_pace
+    from xcit_mm.errors import UserError
+
+    if report.errors:
+        raise UserError(
+            f'{report.describe()}\n\n--minutes runs a few iterations, and the data has errors: fix '
+            'these first, or leave out --minutes.'
+        )
+    print('Measuring a few iterations ...', flush=True)
+    pace = measure_pace(cfg)
+    print(
+        f'{pace.iteration:.2g} s per iteration, {pace.image:.2g} s per image of a validation, '
+        f'{pace.memory:.1f} GB of memory\n'
+    )
+    return pace
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:

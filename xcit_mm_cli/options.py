@@ -17,6 +17,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def minutes(text: str) -> float:
+    """Parse a positive number of minutes."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float('inf'):
+        raise argparse.ArgumentTypeError(f'{text!r} must be a number above 0')
+    return number
+
+
 def seed(text: str) -> int:
     """Parse the seed of random numbers."""
     if not text.isdecimal() or int(text) >= 2**32:

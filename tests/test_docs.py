@@ -282,8 +282,8 @@ def test_numbers_of_the_recipe_for_small_data():
     page = 'docs/custom_data.md'
     rate, *seen = table(page, '| | from ImageNet')
     assert [float(cell) for cell in rate[1:]] == list(starter.LEARNING_RATES)
-    for row, task in zip(seen, ('detection', 'segmentation'), strict=True):
-        assert [int(cell) for cell in row[1:]] == list(starter.SEEN[task])
+    numbers = [starter.SEEN['detection'], starter.SEEN['segmentation'], starter.OBJECTS_SEEN]
+    assert [tuple(map(int, row[1:])) for row in seen] == numbers
     assert stated(page, r'at least (\d+) and at most (\d+) times') == list(starter.EPOCHS)
     sides = stated(page, r'side of (\d+) pixels for detection and (\d+) .*? \((\d+) and (\d+) on')
     assert sides == [side[gpu] for gpu in (1, 0) for side in starter.SHORT_SIDES.values()]

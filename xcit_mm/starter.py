@@ -3,40 +3,68 @@
 import math
 import pprint
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from .configs import KEEP_DEPTH
 from .datasets.find import FoundData
+from .datasets.fit import Fit, choose_fit
+from .engine.pace import Pace
+from .errors import UserError
 
 # Images that training sees in all, from pretrained weights and from scratch, unless that is less
 # than EPOCHS times each. docs/custom_data.md says where the numbers come from.
 SEEN = {'detection': (10_000, 20_000), 'segmentation': (16_000, 40_000)}
 EPOCHS = (12, 200)
+# Objects that training sees in all: of images with many objects, fewer are enough.
+OBJECTS_SEEN = (150_000, 300_000)
 # From pretrained weights, and from scratch.
 LEARNING_RATES = (1e-4, 5e-4)
 BATCH_SIZES = {'detection': 4, 'segmentation': 8}
+# The sizes of training, relative to that of the test.
+FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)
 # The longest short side in pixels, on a CPU and on a GPU.
 SHORT_SIDES = {'detection': (360, 800), 'segmentation': (320, 512)}
 WIDE_HEADS = """\
 model = dict(
+    rpn_head=dict(anchor_generator=anchors),
+    train_cfg=dict(rpn_proposal=dict(nms_pre=2 * proposals, max_per_img=proposals)),
+    test_cfg=limits,
     roi_head=dict(
-        bbox_head=dict(num_classes=num_classes),
-        mask_head=dict(num_classes=num_classes),
+        bbox_head=dict(num_classes=num_classes),{masks}
     ),"""
+WIDE_MASKS = """
+        mask_head=dict(type='NormalInitMaskHead', num_classes=num_classes),"""
 NARROW_HEADS = """\
 # Narrow heads, for a CPU. On a machine with a GPU, this command writes wide ones.
 channels = 96
 model = dict(
     neck=dict(out_channels=channels),
-    rpn_head=dict(in_channels=channels, feat_channels=channels),
-    train_cfg=dict(rpn_proposal=dict(max_per_img=250), rcnn=dict(sampler=dict(num=128))),
-    test_cfg=dict(rpn=dict(max_per_img=250)),
+    rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=anchors),
+    train_cfg=dict(
+        rpn_proposal=dict(nms_pre=2 * proposals, max_per_img=proposals),
+        rcnn=dict(sampler=dict(num=128)),
+    ),
+    test_cfg=limits,
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=channels),
-        bbox_head=dict(num_classes=num_classes, in_channels=channels, fc_out_channels=256),
-        mask_roi_extractor=dict(out_channels=channels),
-        mask_head=dict(num_classes=num_classes, in_channels=channels, conv_out_channels=channels),
+        bbox_head=dict(num_classes=num_classes, in_channels=channels, fc_out_channels=256),{masks}
     ),"""
+NARROW_MASKS = """
+        mask_roi_extractor=dict(out_channels=channels),
+        mask_head=dict(
+            type='NormalInitMaskHead',
+            num_classes=num_classes,
+            in_channels=channels,
+            conv_out_channels=channels,
+        ),"""
+# The package, and what it imports only on request.
+IMPORTS = """\
+custom_imports = dict(
+    imports=['xcit_mm', 'xcit_mm.models.mask_head'],  # the latter registers NormalInitMaskHead
+    allow_failed_imports=False,
+)
+"""
 
 
 @dataclass
@@ -72,12 +100,16 @@ class Schedule:
         epochs (int): How often each image is seen.
         iterations (int): The number of iterations.
         rate (float): The learning rate.
+        validations (int): How often the validation images are looked at. Defaults to 10.
+        comment (str): Where the length comes from. Defaults to '', the rule of the recipe.
     """
 
     batch: int
     epochs: int
     iterations: int
     rate: float
+    validations: int = 10
+    comment: str = ''
 
     @property
     def warm_up(self) -> int:
@@ -85,29 +117,103 @@ class Schedule:
         return max(1, min(500, self.iterations // 10))
 
 
-def schedule(task: str, images: int, choice: Choice) -> Schedule:
-    """Return a schedule that fits the number of images."""
+def schedule(task: str, images: int, choice: Choice, objects: float = 1) -> Schedule:
+    """Return a schedule that fits the number of images, and of objects in each."""
     scratch = choice.weights is None
     batch = min(BATCH_SIZES[task] if choice.gpu else 4, images)
-    epochs = min(max(round(SEEN[task][scratch] / images), EPOCHS[0]), EPOCHS[1])
+    seen = min(SEEN[task][scratch], OBJECTS_SEEN[scratch] / objects)
+    epochs = min(max(round(seen / images), EPOCHS[0]), EPOCHS[1])
     iterations = math.ceil(images / batch) * epochs
     if iterations > 1000:
         iterations = round(iterations, -2)
     return Schedule(batch, epochs, iterations, LEARNING_RATES[scratch])
 
 
-def detection_config(data: FoundData, choice: Choice) -> str:
-    """Return the text of a config: Mask R-CNN if every object has a mask, else Faster R-CNN."""
-    plan = schedule('detection', data.splits['train'].total, choice)
-    short, long = _sides(data.size, SHORT_SIDES['detection'][choice.gpu])
-    scales = ', '.join(
-        f'({round(long * f)}, {round(short * f)})' for f in (0.8, 0.9, 1.0, 1.1, 1.2)
+def with_epochs(plan: Schedule, images: int, epochs: int) -> Schedule:
+    """Return a schedule of so many epochs."""
+    return replace(
+        plan,
+        epochs=epochs,
+        iterations=math.ceil(images / plan.batch) * epochs,
+        validations=min(plan.validations, epochs),
+        comment='The number of epochs was asked for.',
     )
+
+
+def within_minutes(plan: Schedule, data: FoundData, minutes: float, pace: Pace) -> Schedule:
+    """Return the schedule that takes some minutes at the pace of this machine, at least an epoch.
+
+    At most a fifth of the time goes to validations.
+
+    Args:
+        plan (Schedule): A schedule of any length.
+        data (FoundData): The dataset.
+        minutes (float): The minutes.
+        pace (Pace): As measured.
+    """
+    per_epoch = math.ceil(data.splits['train'].total / plan.batch)
+    validation = data.splits['val'].total * pace.image
+    validations = min(10, max(1, int(0.2 * 60 * minutes / validation)))
+    seconds = 60 * minutes - validations * validation
+    epochs = max(1, int(seconds / (per_epoch * pace.iteration)))
+    validations = min(validations, epochs)
+    expected = (epochs * per_epoch * pace.iteration + validations * validation) / 60
+    comment = (
+        f'Measured by "init": {pace.iteration:.2g} s per iteration and {pace.image:.2g} s per '
+        f'image of a validation, so it takes about {expected:.1f} minutes on that machine.'
+    )
+    if expected > minutes:
+        comment += f' The {minutes:g} minutes that were asked for are too few for an epoch.'
+    return replace(
+        plan,
+        epochs=epochs,
+        iterations=epochs * per_epoch,
+        validations=validations,
+        comment=comment,
+    )
+
+
+def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: bool) -> Fit:
+    """Return the settings that fit the objects of a dataset.
+
+    Args:
+        data (FoundData): The dataset.
+        gpu (bool): Whether training runs on a GPU.
+        patch_size (int, optional): 8 or 16, if that is decided.
+        is_whole (bool): Whether training starts from the weights of a whole detector.
+
+    Raises:
+        UserError: If no object has a box.
+    """
+    if data.objects is None or not len(data.objects.boxes):
+        raise UserError(f'None of the objects in {data.root} has a box with a size.')
+    short, long = _sides(data.size, SHORT_SIDES['detection'][gpu])
+    return choose_fit(data.objects, (long, short), gpu, patch_size, is_whole)
+
+
+def describe_choices(data: FoundData, plan: Schedule, fit: Fit) -> list[str]:
+    """Return a line for each setting that follows from the objects, with the figure behind it."""
+    images = data.splits['train'].total
+    why = f'{images} images; training sees {fit.per_view:.0f} objects at a time'
+    scales = ' and '.join(map(str, fit.scales))
+    return [
+        f'patch size {fit.patch_size}: {fit.reasons["patch"]} at the usual size of images',
+        f'sizes: {fit.reasons["size"]}',
+        f'anchors of scale {scales} and {len(fit.ratios)} ratios: {fit.reasons["anchors"]}',
+        f'{fit.proposals} proposals, {fit.detections} detections: {fit.reasons["limits"]}',
+        f'{plan.epochs} epochs, about {plan.iterations} iterations: {plan.comment or why}',
+    ]
+
+
+def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) -> str:
+    """Return the text of a config: Mask R-CNN if every object has a mask, else Faster R-CNN."""
     head, name = ('mask_rcnn', 'Mask R-CNN') if data.masks else ('faster_rcnn', 'Faster R-CNN')
     masks = ', with_mask=True' if data.masks else ''
     # The weights of a whole detector have wide heads.
-    heads = WIDE_HEADS if choice.gpu or choice.is_whole else NARROW_HEADS
-    model = '\n'.join(line for line in heads.splitlines() if data.masks or 'mask' not in line)
+    is_wide = choice.gpu or choice.is_whole
+    mask_heads = WIDE_MASKS if is_wide else NARROW_MASKS
+    heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(masks=mask_heads if data.masks else '')
+    imports = IMPORTS if data.masks else ''
     decay = "type='CosineAnnealingLR', T_max=max_epochs, end=max_epochs, convert_to_iter_based=True"
     evaluators = {
         name: f'dict(ann_file={str(data.root / split.ann_file)!r})'
@@ -116,20 +222,18 @@ def detection_config(data: FoundData, choice: Choice) -> str:
     return f"""\
 {_heading(name, data, choice)}
 _base_ = 'xcit_mm::detection/{head}_xcit_{choice.arch}_{choice.patch_size}_1x.py'
-
+{imports}
 # The data. The order of the classes is that of the annotation files.
 {_data(data)}
-{model}
+{_limits(fit)}
+{heads}
 {_backbone(choice)}
 
-# The size at which images are seen: width and height, kept in proportion. The median image has
-# {data.size[0]} x {data.size[1]} pixels. If objects are smaller than 16 pixels, use larger sizes.
-test_scale = ({long}, {short})
-train_scales = [{scales}]
+{_sizes(data, fit)}
 train_pipeline = [
 {_load_image(data)}
     dict(type='LoadAnnotations', with_bbox=True{masks}),
-    dict(type='RandomChoiceResize', scales=train_scales, keep_ratio=True),
+    {_resize_randomly(data, fit)}
     # Leave the flip out if left and right matter. If up and down do not matter either:
     # prob=[0.25, 0.25, 0.25], direction=['horizontal', 'vertical', 'diagonal']
     dict(type='RandomFlip', prob=0.5),
@@ -138,7 +242,7 @@ train_pipeline = [
 ]
 test_pipeline = [
 {_load_image(data)}
-    dict(type='Resize', scale=test_scale, keep_ratio=True),
+    dict(type='Resize', {_argument(fit)}=test_scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True{masks}),
     dict(
         type='PackDetInputs',
@@ -153,9 +257,68 @@ test_evaluator = {evaluators.get('test', 'val_evaluator')}
 {_training(plan, data, 'epochs', decay, 'coco/bbox_mAP')}"""
 
 
-def segmentation_config(data: FoundData, choice: Choice) -> str:
+def _limits(fit: Fit) -> str:
+    """Return the lines of a config that depend on the sizes and numbers of objects."""
+    reasons = fit.reasons
+    return f"""
+{_comment(f'Limits per image: {reasons["limits"]}.')}
+proposals, detections = {fit.proposals}, {fit.detections}
+limits = dict(
+    rpn=dict(nms_pre={max(1000, fit.proposals)}, max_per_img=proposals),
+    rcnn=dict(max_per_img=detections),
+)
+{_comment(f'Anchors: at the test scale, {reasons["anchors"]}.')}
+anchors = dict(scales={fit.scales}, ratios={fit.ratios})
+"""
+
+
+def _argument(fit: Fit) -> str:
+    return next(name for name in ('scale', 'scale_factor') if name in fit.resize)
+
+
+def _sizes(data: FoundData, fit: Fit) -> str:
+    """Return the lines of a config that say at which sizes images are seen."""
+    width, height = data.size
+    size = fit.resize[_argument(fit)]
+    if _argument(fit) == 'scale':
+        text = 'width and height, kept in proportion.'
+        sizes: list[Any] = [tuple(round(side * factor) for side in size) for factor in FACTORS]
+    else:
+        text = 'a factor on the width and height of its file.'
+        sizes = [round(size * factor, 2) for factor in FACTORS]
+    comment = _comment(
+        f'The size at which an image is seen: {text} The median image has {width} x {height} '
+        f'pixels. {fit.reasons["size"]}. If objects are smaller than {fit.patch_size} pixels, use '
+        'larger sizes.'
+    )
+    crop = f'\ncrop_size = ({fit.crop}, {fit.crop})' if fit.crop else ''
+    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}{crop}'
+
+
+def _resize_randomly(data: FoundData, fit: Fit) -> str:
+    """Return the steps of the training pipeline that choose what is seen of an image."""
+    if _argument(fit) == 'scale':
+        text = "dict(type='RandomChoiceResize', scales=train_scales, keep_ratio=True),"
+    else:
+        text = """\
+dict(
+        type='RandomChoice',
+        transforms=[
+            [dict(type='Resize', scale_factor=factor, keep_ratio=True)] for factor in train_scales
+        ],
+    ),"""
+    if not fit.crop:
+        return text
+    masks = ', recompute_bbox=True' if data.masks else ''
+    step = f"dict(type='RandomCrop', crop_size=crop_size, allow_negative_crop=True{masks}),"
+    return f"""\
+{text}
+    {step}
+    dict(type='FilterAnnotations', keep_empty=False),  # objects that are not in the crop"""
+
+
+def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     """Return the text of a config for Semantic FPN."""
-    plan = schedule('segmentation', data.splits['train'].total, choice)
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = max(32, short // 32 * 32)
     decay = f"type='PolyLR', power=1.0, by_epoch=False, begin={plan.warm_up}, end=max_iters"
@@ -307,16 +470,19 @@ def _loaders(data: FoundData, choice: Choice, plan: Schedule) -> str:
 
 
 def _training(plan: Schedule, data: FoundData, unit: str, decay: str, metric: str) -> str:
-    """Return the schedule, in epochs or iterations, with ten validations."""
+    """Return the schedule, in epochs or iterations, with its validations."""
     images = data.splits['train'].total
     length = {'epochs': plan.epochs, 'iters': plan.iterations}[unit]
-    every = max(1, length // 10)
+    every = max(1, length // plan.validations)
     logged = math.ceil(images / plan.batch) if unit == 'epochs' else every
-    comment = _comment(
-        f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations. '
-        'If the validation still improves at the end, train longer; if it gets worse while the '
-        'loss falls, train less or add images.'
-    )
+    sentences = [
+        f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations.',
+        plan.comment,
+        f'To train longer or less, change max_{unit}: the learning rate follows. If the validation '
+        'still improves at the end, train longer; if it gets worse while the loss falls, train '
+        'less or add images.',
+    ]
+    comment = _comment(' '.join(filter(None, sentences)))
     return f"""\
 {comment}
 max_{unit} = {length}

@@ -10,9 +10,9 @@ SPLITS = ('train', 'val', 'test')
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Check the datasets of a config: decode every image and label and inspect every '
-        'annotation. Exit status: 0 if a run can use all of it, 1 if there are errors, 2 if it '
-        'could not be checked.'
+        'Check the datasets of a config: decode every image and label, inspect every annotation, '
+        'and compare the objects with what the detector of the config can reach. Exit status: 0 '
+        'if a run can use all of it, 1 if there are errors, 2 if it could not be checked.'
     )
     add_config(parser)
     parser.add_argument(
@@ -34,10 +34,12 @@ def run(args: argparse.Namespace) -> int:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.check.fit import describe_fit, find_misfits
     from xcit_mm.datasets.check.heads import find_class_problems
     from xcit_mm.datasets.present import check_datasets
     from xcit_mm.engine.config import load_config, scope_of
     from xcit_mm.errors import UserError
+    from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import write_atomically
 
     from .common import check_output
@@ -55,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
     except TypeError as error:
         raise UserError(f'This dataset cannot be checked: {error}.') from None
     report.problems += find_class_problems(cfg, args.config, datasets)
+    report.problems += find_misfits(cfg, args.config, report.objects)
+    if rows := describe_fit(cfg, report.objects):
+        print(format_table(rows) + '\n')
     if report.problems:
         print(report.describe() + '\n')
     notes = len(report.problems) - report.errors

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Convert a folder in the format of Pascal VOC or YOLO to COCO's, one file per split, and "
-        'list what is wrong with it. Exit status: 0 if everything was converted, 1 if something '
+        'Convert a folder in the format of Pascal VOC, YOLO or labelme, or of masks that are files '
+        "or numbers, to COCO's, one file per split, and list what is wrong with it. Exit status: 0 "
+        'if everything was converted, 1 if something '
         'had to be left out, 2 if nothing could be converted.'
     )
     parser.add_argument('folder', type=Path, help='a folder with images and annotations')
@@ -65,6 +66,7 @@ def print_converted(converted: Converted) -> None:
     from xcit_mm.tables import format_table
 
     report = converted.report
+    print(f'Found: {converted.title}.\n')
     if report.problems:
         print(report.describe() + '\n')
     print(format_table(converted.rows) + '\n')

@@ -7,15 +7,20 @@ import itertools
 import re
 import shlex
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import add_flag, add_source_options
+from .options import add_flag, add_source_options, minutes, positive
 
 if TYPE_CHECKING:
+    from mmengine.config import Config
+
     from xcit_mm.datasets.find import FoundData
     from xcit_mm.datasets.problems import CheckReport
-    from xcit_mm.starter import Choice
+    from xcit_mm.engine.pace import Pace
+    from xcit_mm.starter import Choice, Schedule
 
 ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
 # task -> its package
@@ -27,7 +32,8 @@ WHOLE = {'detection': 'coco/', 'segmentation': 'ade20k/sem_fpn/'}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Look at a folder of data and write a config that trains on it. Detection takes the '
-        'formats of COCO, Pascal VOC and YOLO, segmentation takes folders of images and labels. '
+        'formats of COCO, Pascal VOC, YOLO and labelme, and masks that are files or numbers; '
+        'segmentation takes folders of images and labels. '
         'Exit status: 0 if all of the data can be used, 1 if there are errors in it, 2 if no '
         'config could be written.'
     )
@@ -43,8 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--patch-size',
         type=int,
         choices=(8, 16),
-        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or 16)',
+        help='8 sees smaller things and takes 4 times as long (default: that of --weights, or else '
+        '16, and 8 to detect small objects)',
     )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        '--minutes',
+        type=minutes,
+        help='write a schedule that takes this long on this machine: measures a few iterations '
+        '(default: a schedule by the numbers of images and objects)',
+    )
+    length.add_argument('--epochs', type=positive, help='write a schedule of so many epochs')
     start = parser.add_mutually_exclusive_group()
     start.add_argument('--scratch', action='store_true', help='train without pretrained weights')
     start.add_argument(
@@ -82,9 +97,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from xcit_mm.datasets.check.fit import describe_fit
     from xcit_mm.datasets.find import explain_nothing_found
     from xcit_mm.errors import UserError
-    from xcit_mm.starter import detection_config, segmentation_config
+    from xcit_mm.starter import (
+        describe_choices,
+        detection_config,
+        fit_detector,
+        schedule,
+        segmentation_config,
+        with_epochs,
+        within_minutes,
+    )
+    from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import write_atomically
 
     from .common import check_output
@@ -101,15 +126,33 @@ def run(args: argparse.Namespace) -> int:
     data, left_out = _find_objects(args) if is_detection else (_find_labels(args), 0)
     if data is None:
         raise UserError(explain_nothing_found(args.data, args.task))
-    text = (detection_config if is_detection else segmentation_config)(data, choice)
-    report = _check(text, out.name, args.task)
-    write_atomically(out, text)
+    images, per_view = data.splits['train'].total, 1.0
+    write: Callable[[Schedule], str]
+    if is_detection:
+        asked = choice.patch_size if args.patch_size or args.weights else None
+        fit = fit_detector(data, choice.gpu, asked, choice.is_whole)
+        choice, per_view = choose(args, fit.patch_size), fit.per_view
+        write = partial(detection_config, data, choice, fit)
+    else:
+        write = partial(segmentation_config, data, choice)
+    plan = schedule(args.task, images, choice, per_view)
+    plan = with_epochs(plan, images, args.epochs) if args.epochs else plan
+    cfg, report = _check(write(plan), out.name, args.task)
+    if args.minutes is not None:
+        plan = within_minutes(plan, data, args.minutes, _measure(cfg, report))
+    write_atomically(out, write(plan))
+    if rows := describe_fit(cfg, report.objects):
+        print(format_table(rows) + '\n')
+        choices = describe_choices(data, plan, fit)
+        print('\n'.join(['Chosen from these figures:', *(f'  {line}' for line in choices), '']))
+    elif plan.comment:
+        print(f'{plan.iterations} iterations: {plan.comment}')
     _print(report, data, out, choice)
     return 1 if report.errors or left_out else 0
 
 
-def choose(args: argparse.Namespace) -> Choice:
-    """Choose the network and its weights: as asked, or what fits the machine."""
+def choose(args: argparse.Namespace, patch_size: int = 16) -> Choice:
+    """Choose the network and its weights: as asked, or what fits the machine and the patch size."""
     import torch
 
     from xcit_mm.errors import UserError
@@ -129,7 +172,7 @@ def choose(args: argparse.Namespace) -> Choice:
                 f'{args.weights} is no model for {args.task}; xcit://{WHOLE[args.task]}s12/16 is.'
             )
     arch = args.arch or (named[1] if named else ('s12' if gpu else 'n12'))
-    patch_size = args.patch_size or (int(named[2]) if named else 16)
+    patch_size = args.patch_size or (int(named[2]) if named else patch_size)
     if named and (arch, str(patch_size)) != named.groups():
         raise UserError(f'{args.weights} is for {named[1]}/{named[2]}, not {arch}/{patch_size}.')
     weights = None if args.scratch else args.weights or f'xcit://{arch}/{patch_size}'
@@ -190,8 +233,8 @@ def _find_labels(args: argparse.Namespace) -> FoundData | None:
     )
 
 
-def _check(text: str, name: str, task: str) -> CheckReport:
-    """Build what a config names, and check the data as ``xcit-mm check`` does.
+def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
+    """Read a config, build what it names, and check the data as ``xcit-mm check`` does.
 
     Args:
         text (str): The config, which has no file yet: one that does not work never gets its name.
@@ -205,6 +248,7 @@ def _check(text: str, name: str, task: str) -> CheckReport:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
+    from xcit_mm.datasets.check.fit import find_misfits
     from xcit_mm.datasets.guard import build_guarded
     from xcit_mm.engine.config import explaining_config, load_config
     from xcit_mm.errors import UserError
@@ -222,10 +266,30 @@ def _check(text: str, name: str, task: str) -> CheckReport:
     with explaining_config(name):
         MODELS.build(cfg.model)
     report = find_problems(datasets)
+    report.problems += find_misfits(cfg, name, report.objects)
     with explaining_config(name):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
-    return report
+    return cfg, report
+
+
+def _measure(cfg: Config, report: CheckReport) -> Pace:
+    """Measure the pace of a training, and print it."""
+    from xcit_mm.engine.pace import measure_pace
+    from xcit_mm.errors import UserError
+
+    if report.errors:
+        raise UserError(
+            f'{report.describe()}\n\n--minutes runs a few iterations, and the data has errors: fix '
+            'these first, or leave out --minutes.'
+        )
+    print('Measuring a few iterations ...', flush=True)
+    pace = measure_pace(cfg)
+    print(
+        f'{pace.iteration:.2g} s per iteration, {pace.image:.2g} s per image of a validation, '
+        f'{pace.memory:.1f} GB of memory\n'
+    )
+    return pace
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:

@@ -17,6 +17,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def minutes(text: str) -> float:
+    """Parse a positive number of minutes."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float('inf'):
+        raise argparse.ArgumentTypeError(f'{text!r} must be a number above 0')
+    return number
+
+
 def seed(text: str) -> int:
     """Parse the seed of random numbers."""
     if not text.isdecimal() or int(text) >= 2**32:
@@ -111,9 +122,10 @@ def add_source_options(parser: argparse.ArgumentParser, on_classes: str) -> None
     """
     parser.add_argument(
         '--format',
-        choices=('auto', 'voc', 'yolo'),
+        choices=('auto', 'voc', 'yolo', 'labelme', 'masks', 'numbers'),
         default='auto',
-        help='default: what the folder looks like',
+        help='detection: masks are a file for each object, numbers are label images with a number '
+        'for each object (default: what the folder looks like)',
     )
     parser.add_argument('--classes', nargs='+', metavar='NAME', help=on_classes)
     parser.add_argument(

@@ -1,5 +1,6 @@
 """``xcit-mm init``: finds a user's data, and writes a config that trains on it."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
+from xcit_mm.datasets.find import find_coco
 from xcit_mm.datasets.shapes import CLASSES
 from xcit_mm.engine.config import load_config
+from xcit_mm.engine.pace import Pace
 from xcit_mm.inference.predictors import load_predictor
-from xcit_mm.starter import Choice, schedule
+from xcit_mm.starter import Choice, schedule, within_minutes
 from xcit_mm.weights import read_checkpoint
 from xcit_mm_runtime import read_image
 from xcit_mm_runtime.coco import read_coco
@@ -310,6 +313,39 @@ def test_weights_choose_the_network(small_shapes, tmp_path, capsys):
     ):
         assert call('init', *words, *wrong) == 2
         assert message in capsys.readouterr().err
+
+
+def test_schedules_are_as_long_as_asked(small_shapes, tmp_path):
+    write_yolo(small_shapes, tmp_path / 'data')
+    words = ['detection', '--data', 'data', '--scratch', '--force']
+    assert call('init', *words, '--epochs', 3) == 0
+    cfg, written = Config.fromfile('data.py'), Path('data.py').read_text()
+    assert (cfg.train_cfg.max_epochs, cfg.train_cfg.val_interval) == (3, 1)
+    assert 'asked for. To train longer or less, change max_epochs' in written.replace('\n# ', ' ')
+    # An epoch has 25 iterations of a second, and a validation takes 20 x 0.1 seconds.
+    data = find_coco(tmp_path / 'data', tmp_path / 'data/coco')
+    data.splits = {s: split._replace(total=n) for (s, split), n in
+                   zip(data.splits.items(), (100, 20), strict=True)}  # fmt: skip
+    plan = schedule('detection', 100, Choice('n12', 16, None, False))
+    for minutes, epochs, validations, takes in (
+        (10, 23, 10, 'about 9.9 min'),
+        (2, 4, 4, 'about 1.8 min'),
+        (0.1, 1, 1, 'about 0.5 min'),
+    ):
+        found = within_minutes(plan, data, minutes, Pace(1.0, 0.1, 2.0))
+        assert (found.epochs, found.iterations) == (epochs, 25 * epochs)
+        assert found.validations == validations and takes in found.comment
+        assert ('too few for an epoch' in found.comment) == (minutes == 0.1)
+
+
+@pytest.mark.long
+def test_a_schedule_is_measured(small_shapes, tmp_path, capsys):
+    write_yolo(small_shapes, tmp_path / 'data')
+    words = ['detection', '--data', 'data', '--scratch', '--minutes', 1]
+    assert call('init', *words) == 0
+    assert re.search(r's per iteration, .* GB of memory', capsys.readouterr().out)
+    comments = Path('data.py').read_text().replace('\n# ', ' ')
+    assert re.search(r'so it takes about \d\.\d minutes on that machine', comments)
 
 
 def test_schedules_fit_the_number_of_images():

@@ -132,3 +132,53 @@ def write_values(root, values):
     for name in ('a', 'b', 'c'):
         write_label(root / f'labels/{name}.png', values)
         write_label(root / f'images/{name}.png', np.zeros((32, 32, 3)))
+
+
+def draw_cells(width, height, count, seed):
+    """An image with many small ellipses that touch, and the number of each pixel's ellipse."""
+    rng = np.random.default_rng(seed)
+    numbers = np.zeros((height, width), np.uint16)
+    for number in range(1, count + 1):
+        center, axes = rng.integers(0, (width, height)), rng.integers(4, 9, 2)
+        cv2.ellipse(
+            numbers, center.tolist(), axes.tolist(), rng.integers(180).item(), 0, 360, number, -1
+        )
+    border = cv2.morphologyEx(numbers, cv2.MORPH_GRADIENT, np.ones((3, 3))) > 0
+    image = np.where(numbers > 0, 170, 40) - 60 * (border & (numbers > 0))
+    image = np.repeat(image[..., None], 3, axis=2) + rng.normal(0, 8, (height, width, 3))
+    return image.clip(0, 255).astype(np.uint8), numbers
+
+
+# width, height and cells of each image
+CELLS = [(96, 96, 25), (96, 128, 30), (160, 120, 60), (320, 400, 320)]
+
+
+def write_cells(root, layout='folders', sizes=CELLS):
+    """Drawn cells, as one mask file per object or as numbers of 8, 16 or 24 bits.
+
+    Layouts: ``folders`` and ``named`` of files, ``8 bit``, ``16 bit`` and ``24 bit`` of numbers.
+    """
+    for index, (width, height, count) in enumerate(sizes):
+        image, numbers = draw_cells(width, height, count, index)
+        name = f'cell_{index}'
+        home = root / name if layout == 'folders' else root
+        masks = {
+            'folders': home / 'masks',
+            'named': home / 'masks' / name,
+        }.get(layout, home / 'masks')
+        (home / 'images').mkdir(parents=True, exist_ok=True)
+        masks.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(home / 'images' / f'{name}.png'), image)
+        if layout in ('folders', 'named'):
+            for number in np.unique(numbers[numbers > 0]):
+                mask = (numbers == number).astype(np.uint8) * 255
+                cv2.imwrite(str(masks / f'{number:03}.png'), mask)
+        elif layout == '8 bit':
+            cv2.imwrite(str(masks / f'{name}.png'), numbers.astype(np.uint8))
+        elif layout == '16 bit':
+            cv2.imwrite(str(masks / f'{name}.png'), numbers)
+        else:
+            blue = np.zeros_like(numbers)
+            red_green = [numbers // 256, numbers % 256]  # OpenCV writes blue, green, red
+            cv2.imwrite(str(masks / f'{name}.png'), cv2.merge([blue, *red_green]).astype(np.uint8))
+    return root

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..tables import format_table
+from .objects import Objects
 
 # Files of each kind of problem that are printed.
 EXAMPLES = 3
@@ -64,15 +65,27 @@ LEFT_OUT = {
     'left out: not a number': 'a coordinate is missing, NaN or infinite; the object is left out',
     'left out: empty box': 'a side of zero, or below one pixel; the object is left out',
     'left out: box outside': 'the box lies outside the image; the object is left out',
+    'left out: mask unreadable': 'the file is damaged; the object is left out',
+    'left out: mask of another size': 'its size is not that of its image; the object is left out',
+    'left out: empty mask': 'all of it is black; there is no object',
     'left out: duplicate': 'listed or drawn twice; one of them is left out',
 }
 CHANGED = {
     'changed: clipped': 'the box reached over the border and was cut off there',
     'changed: other size': "the file states another size than the image has; the image's is used",
     'changed: no labels': 'there is no file of labels; kept as an image without objects',
+    'changed: masks overlap': 'kept as they are; pixels belong to several objects',
     'changed: in several splits': 'kept in all of them; leakage between splits inflates results',
 }
-KINDS = ERRORS | LEFT_OUT | NOTES | CHANGED
+# Settings of a detector that do not fit the data.
+MISFITS = {
+    'config: small objects': 'the network hardly sees many of the objects; use a larger scale in '
+    'the pipelines, or a patch size of 8',
+    'config: anchors': 'proposals learn nothing of many of the objects; use other scales or ratios '
+    'in rpn_head.anchor_generator',
+    'config: few detections': 'the limits on detections are lower than the number of objects',
+}
+KINDS = ERRORS | LEFT_OUT | NOTES | CHANGED | MISFITS
 
 
 @dataclass(frozen=True)
@@ -114,11 +127,13 @@ class CheckReport:
         splits (list[str]): The splits that were looked at.
         images (int): The number of images that were decoded. Defaults to 0.
         problems (list[Problem]): The problems. Defaults to none.
+        objects (dict[str, Objects]): The objects of each split with boxes. Defaults to none.
     """
 
     splits: list[str]
     images: int = 0
     problems: list[Problem] = field(default_factory=list)
+    objects: dict[str, Objects] = field(default_factory=dict)
 
     @property
     def errors(self) -> int:

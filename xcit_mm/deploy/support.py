@@ -14,6 +14,7 @@ from .metadata import Options
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
 DETECTORS = ('FasterRCNN', 'MaskRCNN', 'CascadeRCNN')
 BOX_HEADS = ('BBoxHead', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
+MASK_HEADS = ('FCNMaskHead', 'NormalInitMaskHead')
 # What mmcv's batched_nms takes; another key would change the result.
 NMS_KEYS = {'type', 'iou_threshold', 'split_thr'}
 
@@ -87,7 +88,7 @@ def _check_detector(model: Any) -> None:
         _check_type(head, 'the box head', *BOX_HEADS)
         _check_type(head.bbox_coder, 'the box coder', 'DeltaXYWHBBoxCoder')
         if roi.with_mask:
-            _check_type(stage_of(roi.mask_head, stage), 'the mask head', 'FCNMaskHead')
+            _check_type(stage_of(roi.mask_head, stage), 'the mask head', *MASK_HEADS)
             extractors.append(roi.mask_roi_extractor)
         for extractor in (stage_of(each, stage) for each in extractors):
             _check_type(extractor, 'the RoI extractor', 'SingleRoIExtractor')

@@ -13,6 +13,7 @@ from xcit_mm_runtime.progress import track
 
 from ..folders import count_file_types
 from ..images import check_image, map_in_threads
+from ..objects import Objects
 from ..problems import CheckReport, Problem
 from .coco import STOPPING, check_coco
 from .labels import (
@@ -36,6 +37,7 @@ class ImageCheck:
 
     def __init__(self, dataset: Any, masks: bool) -> None:
         self.dataset = dataset
+        self.objects: Objects | None = None
         self.problems, self.images = self.check_annotations(masks)
 
     def check_annotations(self, masks: bool) -> tuple[list[Problem], list[Any]]:
@@ -62,7 +64,9 @@ class CocoCheck(ImageCheck):
             content = read_coco(dataset.ann_file)
         except ValueError as error:
             return [Problem('annotations: not COCO', dataset.ann_file, str(error))], []
-        problems = list(check_coco(content, dataset.ann_file, dataset.metainfo['classes'], masks))
+        classes = dataset.metainfo['classes']
+        self.objects = Objects.read(content, classes)
+        problems = list(check_coco(content, dataset.ann_file, classes, masks))
         if not any(problem.kind in STOPPING for problem in problems):
             with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints four lines
                 dataset.data_list = dataset.load_data_list()
@@ -133,6 +137,9 @@ def find_problems(datasets: dict[str, list[dict]], workers: int | None = None) -
             for found in track(results, split, len(check.images)):
                 report.problems += found
             report.problems += check.finish()
+            if check.objects is not None:
+                before = [report.objects[split]] if split in report.objects else []
+                report.objects[split] = Objects.join([*before, check.objects])
     return report
 
 

@@ -1,4 +1,4 @@
-"""Converts folders in the formats of Pascal VOC and YOLO to COCO's, with checks on the way."""
+"""Converts folders of other formats to COCO's, with checks on the way."""
 
 from .to_coco import Converted, convert_folder, find_format
 

@@ -1,9 +1,14 @@
 """Defines what all formats share: a folder of annotated images, and the objects in them."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+
+from xcit_mm_runtime import rle
 
 from ..folders import split_randomly
 from ..problems import Problem
@@ -18,6 +23,9 @@ class Object(NamedTuple):
         where (str): The place in its file, for messages.
         polygon (tuple[float]): x and y of each corner in pixels. Defaults to (), a box alone.
         ignored (bool): Whether it counts neither for nor against a detector. Defaults to False.
+        mask (str): The counts of its mask in COCO's compressed run-length encoding. Defaults to '',
+            none.
+        area (int): The number of pixels of the mask. Defaults to 0.
     """
 
     name: str
@@ -25,6 +33,21 @@ class Object(NamedTuple):
     where: str
     polygon: tuple[float, ...] = ()
     ignored: bool = False
+    mask: str = ''
+    area: int = 0
+
+    @classmethod
+    def of_mask(cls, name: str, mask: np.ndarray, where: str) -> 'Object':
+        """Return the object of a mask, bool (H, W), which has at least one pixel."""
+        rows, columns = (np.flatnonzero(mask.any(axis=axis)).tolist() for axis in (1, 0))
+        box = float(columns[0]), float(rows[0]), columns[-1] + 1.0, rows[-1] + 1.0
+        return cls(name, box, where, mask=rle.encode(mask)['counts'], area=int(mask.sum()))
+
+    @classmethod
+    def of_polygon(cls, name: str, corners: Sequence[float], where: str) -> 'Object':
+        """Return the object of a polygon, x and y of each corner in turn."""
+        xs, ys = corners[::2], corners[1::2]
+        return cls(name, (min(xs), min(ys), max(xs), max(ys)), where, tuple(corners))
 
 
 @dataclass(eq=False)
@@ -56,11 +79,14 @@ class AnnotatedFolder:
             without splits.
         classes (list[str], optional): The classes in order; None for those that occur.
         problems (list[Problem]): What was left out so far.
+        title (str): The name of the format, for people.
 
     Raises:
         UserError: If it cannot be used.
         UnicodeDecodeError: If a list of images or classes is not text.
     """
+
+    title = ''
 
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         self.folder = folder
@@ -72,6 +98,11 @@ class AnnotatedFolder:
     def score(folder: Path) -> int:
         """Return how much a folder looks like this format: 0 is not at all, the highest wins."""
         raise NotImplementedError
+
+    @classmethod
+    def is_possible(cls, folder: Path) -> bool:
+        """Return whether a folder can be read in this format, if asked for."""
+        return cls.score(folder) > 0
 
     def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
         """Read the objects of an image of a width and height, and what is wrong with its file.

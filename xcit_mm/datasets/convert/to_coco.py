@@ -20,10 +20,26 @@ from ..folders import count_file_types
 from ..images import check_image, map_in_threads
 from ..problems import CheckReport, Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
+from .labelme import LabelmeFolder
+from .masks import MaskFolder, NumberedFolder
 from .voc import VocFolder
 from .yolo import YoloFolder
 
-FORMATS: dict[str, type[AnnotatedFolder]] = {'voc': VocFolder, 'yolo': YoloFolder}
+FORMATS: dict[str, type[AnnotatedFolder]] = {
+    'voc': VocFolder,
+    'yolo': YoloFolder,
+    'labelme': LabelmeFolder,
+    'masks': MaskFolder,
+    'numbers': NumberedFolder,
+}
+
+
+LOOKED_FOR = (
+    'XML files (Pascal VOC); text files with the names of images, classes.txt or a YAML file with '
+    'names (YOLO); JSON files with shapes (labelme); masks/ with a file for each object beside a '
+    'single image, or masks/NAME/ for images/NAME.png; images/ with masks/ or labels/ that number '
+    'objects (PNG or TIFF)'
+)
 
 
 @dataclass
@@ -31,12 +47,14 @@ class Converted:
     """The result of a conversion.
 
     Args:
+        title (str): The format of the folder.
         classes (list[str]): The classes, in the order of their ids.
         files (dict[str, Path]): The annotation file of each split.
         rows (list[dict]): A table of the images, and of the objects of each class, by split.
         report (CheckReport): What was left out or changed.
     """
 
+    title: str
     classes: list[str]
     files: dict[str, Path]
     rows: list[dict[str, Any]]
@@ -108,17 +126,16 @@ def convert_folder(
         raise UserError(f'{folder} has no usable object, so nothing was written.{because}')
     for split, content in contents.items():
         write_atomically(files[split], json.dumps(content) + '\n')
-    return Converted(names, files, _count(contents, names), report)
+    return Converted(source.title, names, files, _count(contents, names), report)
 
 
 def _open(folder: Path, kind: str | None, classes: list[str] | None) -> AnnotatedFolder:
     if not folder.is_dir():
         raise UserError(f'There is no folder {folder.absolute()}.')
     kind = kind or find_format(folder)
-    if kind is None or not FORMATS[kind].score(folder):
+    if kind is None or not FORMATS[kind].is_possible(folder):
         raise UserError(
-            f'{folder} is in neither format. Looked for XML files (Pascal VOC), and for text files '
-            'with the names of images, classes.txt or a YAML file with names (YOLO). '
+            f'{folder} is in none of the formats. Looked for {LOOKED_FOR}. '
             f'Found {count_file_types(folder)}.'
         )
     try:
@@ -157,10 +174,10 @@ def _usable(image: AnnotatedImage, names: list[str], report: CheckReport) -> lis
     size = {'width': image.size[0], 'height': image.size[1]}
     usable: dict[tuple, dict[str, Any]] = {}
     for one in image.objects:
-        clipped = _entry(_clip(one, image.size))
-        faults = [*check_object(_entry(one), size), *check_object(clipped, size)]
+        clipped = _entry(_clip(one, image.size), image.size)
+        faults = [*check_object(_entry(one, image.size), size), *check_object(clipped, size)]
         errors = [fault for fault in faults if fault[0] != 'box reaches outside']
-        key = one.name, one.box, one.polygon
+        key = one.name, one.box, one.polygon, one.mask
         if one.name not in names:
             kind, detail = 'left out: unknown class', f'it is not one of {", ".join(names)}'
         elif errors:
@@ -186,13 +203,13 @@ def _clip(one: Object, size: tuple[int, int]) -> Object:
     return one._replace(box=(left, top, right, bottom), polygon=tuple(polygon))
 
 
-def _entry(one: Object) -> dict[str, Any]:
+def _entry(one: Object, size: tuple[int, int]) -> dict[str, Any]:
     left, top, right, bottom = one.box
     area = (right - left) * (bottom - top)
     if one.polygon:
         x, y = np.reshape(one.polygon, (-1, 2)).T
         area = abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
-    entry = {
+    entry: dict[str, Any] = {
         'bbox': [_round(number) for number in (left, top, right - left, bottom - top)],
         'area': _round(area),
         # A crowd counts neither for nor against a detector, in mmdet's training and in COCO's
@@ -200,8 +217,11 @@ def _entry(one: Object) -> dict[str, Any]:
         # overwrites it.
         'iscrowd': int(one.ignored),
     }
-    polygons = [[_round(number) for number in one.polygon]]
-    return {**entry, 'segmentation': polygons} if one.polygon else entry
+    if one.polygon:
+        entry['segmentation'] = [[_round(number) for number in one.polygon]]
+    if one.mask:
+        entry.update(area=one.area, segmentation={'size': [*size[::-1]], 'counts': one.mask})
+    return entry
 
 
 def _round(number: float) -> float:

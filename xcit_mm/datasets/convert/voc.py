@@ -25,6 +25,8 @@ class VocFolder(AnnotatedFolder):
     Splits are the lists in ``ImageSets/Main``, or else folders named after a split.
     """
 
+    title = 'Pascal VOC'
+
     @staticmethod
     def score(folder: Path) -> int:
         return 2 if _xml_files(folder) else 0

@@ -27,6 +27,8 @@ class YoloFolder(AnnotatedFolder):
     lists are named after a split, and classes are in one of :data:`NAME_FILES`.
     """
 
+    title = 'YOLO'
+
     @staticmethod
     def score(folder: Path) -> int:
         if not (folder / 'Annotations').is_dir() and (
@@ -207,5 +209,5 @@ def _object(name: str, values: list[float], size: tuple[int, int], where: str) -
     if not all(map(math.isfinite, values)):  # min and max may miss a NaN
         return Object(name, (math.nan,) * 4, where)
     xs, ys = [x * width for x in values[::2]], [y * height for y in values[1::2]]
-    polygon = tuple(number for point in zip(xs, ys, strict=True) for number in point)
-    return Object(name, (min(xs), min(ys), max(xs), max(ys)), where, polygon)
+    corners = [number for point in zip(xs, ys, strict=True) for number in point]
+    return Object.of_polygon(name, corners, where)

@@ -10,6 +10,7 @@ from xcit_mm_runtime.files import write_atomically
 
 from ...errors import UserError
 from ..folders import relative_to, split_randomly
+from ..objects import Objects
 from .data import SAMPLE, FoundData, Split
 
 
@@ -74,6 +75,7 @@ def find_coco(
         splits,
         images,
         names,
+        objects=Objects.join(Objects.read(file.content, names) for file in files.values()),
         masks=bool(objects) and all(one.get('segmentation') for one in objects),
         unused=[] if classes else [name for name in every if name not in names],
     )

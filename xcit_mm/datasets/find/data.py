@@ -10,12 +10,15 @@ from PIL import Image
 from ...errors import UserError
 from ..folders import count_file_types
 from ..images import find_bit_depth
+from ..objects import Objects
 
 # Images that are looked at for what most have in common.
 SAMPLE = 200
 # task -> what is looked for
 LOOKED_FOR = {
-    'detection': 'annotations in the formats of COCO (JSON), Pascal VOC (XML) and YOLO (text)',
+    'detection': 'annotations in the formats of COCO and labelme (JSON), Pascal VOC (XML) and YOLO '
+    '(text), for masks/ with a file for each object beside a single image or in a folder with its '
+    'name, and for images/ with masks/ or labels/ that number objects',
     'segmentation': 'images in images/ or images/train/, with labels as PNG files of the same '
     'names in labels/, annotations/ or masks/',
 }
@@ -48,6 +51,7 @@ class FoundData:
         size (tuple[int, int]): Median width and height of the images.
         example (Path): An image of the validation split.
         bit_depth (int, optional): How many bits the values of 16-bit images have, if there are any.
+        objects (Objects, optional): The objects, for detection.
         masks (bool): Whether every object has a mask, for detection.
         unused (list[str]): Classes that are left out since they have no objects, for detection.
         suffix (str): What follows the name of an image in that of its labels, for segmentation.
@@ -63,6 +67,7 @@ class FoundData:
     size: tuple[int, int]
     example: Path
     bit_depth: int | None
+    objects: Objects | None = None
     masks: bool = False
     unused: list[str] = field(default_factory=list)
     suffix: str = ''

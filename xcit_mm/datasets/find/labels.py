@@ -35,8 +35,8 @@ IGNORED = 255
 # each, if they are classes.
 FEW_VALUES, MANY_VALUES = 5, 20
 FOR_INSTANCES = (
-    'a detector with masks tells objects apart. Write their boxes and masks in the format of COCO, '
-    'and use xcit-mm init detection.'
+    'a detector with masks tells objects apart, and xcit-mm init detection takes these labels as '
+    'they are.'
 )
 
 
@@ -65,10 +65,10 @@ def find_labels(
     Raises:
         UserError: If the labels cannot be used.
     """
-    pairs = _find_folders(folder)
+    pairs = find_label_folders(folder)
     if not pairs:
         return None
-    suffix = _label_suffix(*next(iter(pairs.values())))
+    suffix = find_label_suffix(*next(iter(pairs.values())))
     splits: dict[str, Split] = {}
     images: dict[str, list[Path]] = {}
     labels: list[Path] = []
@@ -109,7 +109,7 @@ def find_labels(
     return data
 
 
-def _find_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
+def find_label_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return the folders of images and labels of each split; '' is one that has yet to be split."""
     found: dict[str, tuple[Path, Path]] = {}
     for name, split in {**SPLIT_NAMES, '': ''}.items():
@@ -132,7 +132,7 @@ def _label_files(folder: Path) -> list[Path]:
     return [path for path in paths if path.suffix.lower() in LABEL_SUFFIXES]
 
 
-def _label_suffix(images: Path, labels: Path) -> str:
+def find_label_suffix(images: Path, labels: Path) -> str:
     """Return what follows the name of an image in that of its labels: ``.png``, ``_mask.png``..."""
     names = [path.name for path in _label_files(labels)]
     stems = list(images_by_stem(images))
@@ -201,8 +201,13 @@ def _count(path: Path, regions: bool) -> tuple[np.ndarray, list[dict[int, int]]]
     counts = np.bincount(pixels.ravel(), minlength=IGNORED + 1)
     if not regions:
         return counts, []
-    masks = {v: (pixels == v).astype(np.uint8) for v in np.flatnonzero(counts).tolist() if v}
-    return counts, [{v: cv2.connectedComponents(mask)[0] - 1 for v, mask in masks.items()}]
+    return counts, [count_regions(pixels)]
+
+
+def count_regions(labels: np.ndarray) -> dict[int, int]:
+    """Return the number of connected regions of each label but 0."""
+    masks = {v: (labels == v).astype(np.uint8) for v in np.unique(labels).tolist() if v}
+    return {v: cv2.connectedComponents(mask)[0] - 1 for v, mask in masks.items()}
 
 
 def _read_label(path: Path) -> np.ndarray:

@@ -1,0 +1,130 @@
+"""Compares the objects of a dataset with what a detector's settings can reach."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.registry import TASK_UTILS
+
+from ...configs import innermost_datasets, nested_dicts, resizing, type_name
+from ...engine.evaluated import find_low_limits
+from ..fit import REACHED, VISIBLE
+from ..objects import Objects, best_overlaps
+from ..problems import Problem
+
+# mmdet's proposals learn nothing of an object whose best anchor overlaps it less.
+UNREACHED = 0.3
+MAX_UNREACHED = 0.2
+
+
+def describe_fit(cfg: Config, objects: Mapping[str, Objects]) -> list[dict[str, str]]:
+    """Return the rows of a table: what the data is like, and what the config makes of it.
+
+    Args:
+        cfg (Config): The config of a detector.
+        objects (Mapping[str, Objects]): The objects of each split; none for no rows.
+    """
+    everything = _join(cfg, objects)
+    if everything is None:
+        return []
+    seen = everything.scaled(resizing(cfg))
+    counts, patch = everything.counts, _patch_size(cfg)
+    table = [
+        ('images', ', '.join(f'{len(part.images)} {s}' for s, part in objects.items()), ''),
+        ('image sizes', _span(everything.images), f'tested at {_span(seen.images)}{_crops(cfg)}'),
+        (
+            'objects per image',
+            f'{counts.mean():.0f} on average, at most {counts.max()}',
+            _limits(cfg),
+        ),
+        ('object sizes', _sides(everything), f'{_sides(seen)} at the test scale'),
+    ]
+    if patch:
+        share = float((seen.sides < patch).mean())
+        table.append(('', '', f'{share:.0%} are smaller than a patch of {patch} pixels'))
+    if (overlaps := _overlaps(cfg, seen)) is not None:
+        reached, lost = (overlaps >= REACHED).mean(), (overlaps < UNREACHED).mean()
+        text = f'best IoU with an anchor: {REACHED} or more for {reached:.0%}'
+        table.append(('anchors', '', f'{text}, below {UNREACHED} for {lost:.0%}'))
+    return [{'': row[0], 'data': row[1], 'config': row[2]} for row in table]
+
+
+def find_misfits(cfg: Config, name: str, objects: Mapping[str, Objects]) -> Iterator[Problem]:
+    """Find settings of a detector with which it cannot find many of the objects.
+
+    Args:
+        cfg (Config): Its config.
+        name (str): The name of the config.
+        objects (Mapping[str, Objects]): The objects of each split.
+    """
+    everything = _join(cfg, objects)
+    if everything is None:
+        return
+    seen, patch = everything.scaled(resizing(cfg)), _patch_size(cfg)
+    small = float((seen.sides < (patch or 0)).mean())
+    if small > 1 - VISIBLE:
+        detail = f'{small:.0%} are smaller than {patch} x {patch} pixels at the test scale'
+        yield Problem('config: small objects', name, detail)
+    overlaps = _overlaps(cfg, seen)
+    if overlaps is not None and (overlaps < UNREACHED).mean() > MAX_UNREACHED:
+        detail = f'the best IoU is below {UNREACHED} for {(overlaps < UNREACHED).mean():.0%}'
+        yield Problem('config: anchors', name, detail)
+    most = int(everything.counts.max())
+    if low := find_low_limits(cfg.model, most):
+        detail = f'an image has {most} objects. To raise them: --cfg-options {" ".join(low)}'
+        yield Problem('config: few detections', name, detail)
+
+
+def _join(cfg: Config, objects: Mapping[str, Objects]) -> Objects | None:
+    """Return all objects; None if there are none, or no model for them."""
+    if not cfg.get('model') or not any(len(part.boxes) for part in objects.values()):
+        return None
+    return Objects.join(objects.values())
+
+
+def _patch_size(cfg: Config) -> int | None:
+    backbone = cfg.model.get('backbone') or {}
+    return backbone.get('patch_size') if type_name(backbone) == 'XCiT' else None
+
+
+def _overlaps(cfg: Config, seen: Objects) -> np.ndarray | None:
+    """Return the IoU of each object with its best anchor; None for detectors without anchors."""
+    for node in nested_dicts(cfg.model):
+        if isinstance(node.get('anchor_generator'), dict):
+            generator = TASK_UTILS.build(node['anchor_generator'])
+            if not hasattr(generator, 'base_anchors'):
+                return None
+            shapes = [
+                np.column_stack([level[:, 2:] - level[:, :2], [min(stride)] * len(level)])
+                for level, stride in zip(generator.base_anchors, generator.strides, strict=True)
+            ]
+            return best_overlaps(seen.boxes, np.concatenate(shapes))
+    return None
+
+
+def _crops(cfg: Config) -> str:
+    for dataset in innermost_datasets(cfg.get('train_dataloader')):
+        for step in nested_dicts(dataset.get('pipeline')):
+            if type_name(step) == 'RandomCrop':
+                return f', trained on crops of {" x ".join(map(str, step["crop_size"]))}'
+    return ''
+
+
+def _limits(cfg: Config) -> str:
+    test: Mapping[str, Any] = cfg.model.get('test_cfg') or {}
+    names = {'proposals': test.get('rpn'), 'detections': test.get('rcnn', test)}
+    found = {name: (node or {}).get('max_per_img') for name, node in names.items()}
+    return ', '.join(f'{limit} {name}' for name, limit in found.items() if limit)
+
+
+def _span(sizes: np.ndarray) -> str:
+    """Return the smallest and the largest of some widths and heights."""
+    order = sizes.prod(axis=1).argsort()
+    texts = [f'{width:.0f} x {height:.0f}' for width, height in sizes[order[[0, -1]]]]
+    return ' to '.join(dict.fromkeys(texts))
+
+
+def _sides(objects: Objects) -> str:
+    low, middle, high = np.quantile(objects.sides, (0.05, 0.5, 0.95))
+    return f'{low:.0f} to {high:.0f} pixels, median {middle:.0f}'

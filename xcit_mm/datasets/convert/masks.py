@@ -1,0 +1,236 @@
+"""Reads folders of masks: a file for each object, or label images that number objects."""
+
+import csv
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from xcit_mm_runtime.inputs import IMAGE_SUFFIXES
+
+from ...errors import UserError
+from ..find.labels import (
+    IMAGE_FOLDERS,
+    LABEL_MODES,
+    count_regions,
+    find_label_folders,
+    find_label_suffix,
+    looks_like_instances,
+)
+from ..folders import SPLIT_NAMES, images_by_stem
+from ..problems import Problem
+from .formats import AnnotatedFolder, AnnotatedImage, Object
+
+MASK_FOLDERS = ('masks', 'mask', 'instances', 'objects')
+# The name of the class, if nothing else names it.
+DEFAULT_CLASS = 'object'
+# Masks may share this part of their pixels with others: borders are drawn twice.
+OVERLAP = 0.1
+# Label images that are looked at to tell objects from classes.
+LOOKED_AT = 20
+# Names of columns of tables, in lower case.
+ID_COLUMNS = ('id', 'label', 'value', 'object', 'object_id', 'instance', 'instance_id', 'label_id')
+CLASS_COLUMNS = ('class', 'class_name', 'category', 'name', 'type', 'cell_type')
+IMAGE_COLUMNS = ('image', 'image_id', 'image_name', 'file', 'file_name', 'filename')
+
+
+class MaskFolder(AnnotatedFolder):
+    """One file for each object: ``NAME/images/NAME.png`` and ``NAME/masks/*.png``.
+
+    The image may also be in ``NAME/`` itself, and masks in ``masks/NAME/`` for the images in
+    ``images/``. All objects are of one class.
+    """
+
+    title = 'one mask file per object'
+
+    @staticmethod
+    def score(folder: Path) -> int:
+        return 4 if next(_mask_folders(folder), None) else 0
+
+    def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
+        super().__init__(folder, [_only_class(classes)])
+        for image, masks in _mask_folders(folder):
+            split = split_of(masks.relative_to(folder).parts)
+            self.splits.setdefault(split, []).append(AnnotatedImage(image, masks))
+
+    def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
+        """Read the masks of an image; what is not black belongs to the object."""
+        (name,) = self.classes or [DEFAULT_CLASS]
+        objects, problems = [], []
+        covered = np.zeros(size[::-1], np.uint16)
+        masks = {}
+        for path in _images(labels):
+            try:
+                mask = read_numbers(path) > 0
+            except ValueError as error:
+                problems.append(Problem('left out: mask unreadable', str(path), str(error)))
+                continue
+            if mask.shape != covered.shape:
+                detail = f'{mask.shape[1]} x {mask.shape[0]}; the image has {size[0]} x {size[1]}'
+                problems.append(Problem('left out: mask of another size', str(path), detail))
+            elif not mask.any():
+                problems.append(Problem('left out: empty mask', str(path)))
+            else:
+                masks[path.name] = mask
+                covered += mask
+        for where, mask in masks.items():
+            objects.append(Object.of_mask(name, mask, where))
+            shared = float((covered[mask] > 1).mean())
+            if shared > OVERLAP:
+                detail = f'{shared:.0%} of its pixels belong to other masks, too'
+                problems.append(Problem('changed: masks overlap', str(labels / where), detail))
+        return objects, problems
+
+
+class NumberedFolder(AnnotatedFolder):
+    """Images in ``images/`` and label images that number objects in ``masks/`` or ``labels/``.
+
+    Numbers have 8, 16 or, as red + 256 green + 65536 blue, 24 bits; 0 is background. A CSV file in
+    the folder may name the class of each number, with columns such as ``image``, ``id`` and
+    ``class``; without one, all objects are of one class.
+    """
+
+    title = 'label images that number objects'
+
+    @staticmethod
+    def score(folder: Path) -> int:
+        pairs = list(_label_pairs(folder))
+        sample = pairs[:: max(1, len(pairs) // LOOKED_AT)]
+        try:
+            counts = [count_regions(read_numbers(label)) for _, _, label in sample]
+        except ValueError:
+            return 0
+        files = [regions for regions in counts if regions]
+        return 4 if files and (_find_table(folder) or looks_like_instances(files)) else 0
+
+    @classmethod
+    def is_possible(cls, folder: Path) -> bool:
+        return next(_label_pairs(folder), None) is not None
+
+    def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
+        self.table = _find_table(folder)
+        super().__init__(folder, None if self.table else [_only_class(classes)])
+        for split, image, labels in _label_pairs(folder):
+            self.splits.setdefault(split, []).append(AnnotatedImage(image, labels))
+
+    def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
+        """Read the objects of a label image."""
+        numbers = read_numbers(labels)
+        if numbers.shape != size[::-1]:
+            stated = f'{numbers.shape[1]} x {numbers.shape[0]}'
+            raise ValueError(f'it has {stated} pixels; the image has {size[0]} x {size[1]}')
+        objects, problems = [], []
+        for number in np.unique(numbers[numbers > 0]).tolist():
+            where, name = f'number {number}', self._class_of(labels, number)
+            if name is None:
+                detail = f'{where} is not in the table of classes'
+                problems.append(Problem('left out: unknown class', str(labels), detail))
+            else:
+                objects.append(Object.of_mask(name, numbers == number, where))
+        return objects, problems
+
+    def _class_of(self, labels: Path, number: int) -> str | None:
+        if not self.table:
+            return (self.classes or [DEFAULT_CLASS])[0]
+        stems = (stem for stem, _ in self.table if stem and labels.stem.startswith(stem))
+        own = max(stems, key=len, default='')
+        return self.table.get((own, number)) or self.table.get(('', number))
+
+
+def read_numbers(path: Path) -> np.ndarray:
+    """Read a label image: the number of each pixel, (H, W).
+
+    Raises:
+        ValueError: If it cannot be read, or is neither gray nor RGB.
+    """
+    try:
+        with Image.open(path) as image:
+            mode, pixels = image.mode, np.asarray(image)
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(f'it cannot be read: {error}') from None
+    if mode in ('RGB', 'RGBA', 'LA'):  # the last channel of the latter two is opacity
+        colors = pixels[..., : 1 if mode == 'LA' else 3].astype(np.int64)
+        return colors @ [1, 256, 65536][: colors.shape[-1]]
+    if mode not in LABEL_MODES:
+        raise ValueError(f'it has the mode {mode}, neither one number per pixel nor RGB')
+    return pixels.astype(np.int64)
+
+
+def _only_class(classes: list[str] | None) -> str:
+    if classes and len(classes) > 1:
+        raise UserError(
+            f'The masks do not say which object is of which class, so --classes takes one name, '
+            f'not {", ".join(classes)}.'
+        )
+    return classes[0] if classes else DEFAULT_CLASS
+
+
+def split_of(parts: Iterable[str]) -> str:
+    """Return the split that a folder of a path is named after, as in ``stage1_train``; or ''."""
+    words = (word for part in parts for word in re.split(r'[\W_]+', part.lower()))
+    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), '')
+
+
+def _images(folder: Path) -> list[Path]:
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
+
+
+def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each image that has a folder of masks, and that folder."""
+    by_stem = functools.cache(images_by_stem)
+    for masks in sorted(p for name in MASK_FOLDERS for p in folder.rglob(name) if p.is_dir()):
+        home = masks.parent
+        if any(part.startswith(('.', '__')) for part in masks.relative_to(folder).parts):
+            continue
+        places = [home, *(home / name for name in IMAGE_FOLDERS)]
+        if _images(masks):  # of the only image beside them
+            images = [image for place in places for image in _images(place)]
+            if len(images) == 1:
+                yield images[0], masks
+            continue
+        for inner in sorted(path for path in masks.rglob('*') if _images(path)):
+            below = inner.relative_to(masks)
+            found = (by_stem(place / below.parent).get(below.name) for place in places)
+            if image := next(filter(None, found), None):
+                yield image[0], inner
+
+
+def _label_pairs(folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """Yield the split, the image and the label image of each pair that is there."""
+    for split, (images, labels) in find_label_folders(folder).items():
+        try:
+            suffix = find_label_suffix(images, labels)
+        except UserError:
+            continue
+        for stem, paths in images_by_stem(images).items():
+            label = labels / f'{stem}{suffix}'
+            if label.is_file() and len(paths) == 1:
+                yield split, paths[0], label
+
+
+def _find_table(folder: Path) -> dict[tuple[str, int], str]:
+    """Return the class of each number from the CSV files of a folder, by image or for all ('')."""
+    found = {}
+    for path in sorted(folder.glob('*.csv')):
+        try:
+            with path.open(encoding='utf-8-sig', newline='') as file:
+                reader = csv.DictReader(file)
+                rows = [{str(k).strip().lower(): v for k, v in row.items()} for row in reader]
+        except (ValueError, csv.Error):
+            continue
+        columns = [
+            next((name for name in names if rows and name in rows[0]), None)
+            for names in (IMAGE_COLUMNS, ID_COLUMNS, CLASS_COLUMNS)
+        ]
+        image, number, name = columns
+        if number is None or name is None:
+            continue
+        for row in rows:
+            if (row[number] or '').strip().isdecimal() and (row[name] or '').strip():
+                stem = Path(row[image] or '').stem if image else ''
+                found[stem, int(row[number])] = row[name].strip()
+    return found

@@ -386,3 +386,15 @@ def test_linear_layers_are_split_with_and_without_a_bias(bias):
     # Sums of four products of numbers below 1.
     expected = x @ weight.T + (np.arange(6) if bias else 0)
     assert np.allclose(run_graph(model, x), expected, atol=8 * 2**-22)
+
+
+def test_a_torch_that_cannot_trace_is_named(monkeypatch):
+    def fail():
+        with deploy.explaining_old_torch():
+            raise ValueError('a guard')
+
+    with pytest.raises(ValueError, match='a guard'):
+        fail()
+    monkeypatch.setattr(deploy, 'TESTED_TORCH', '99')
+    with pytest.raises(UserError, match='tested with torch'):
+        fail()

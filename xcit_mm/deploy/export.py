@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.utils import digit_version
 from torch import Tensor, nn
 
 from xcit_mm_runtime import Model, load
@@ -22,6 +23,7 @@ from xcit_mm_runtime.files import replacing, write_atomically
 from xcit_mm_runtime.metadata import KEY, Metadata
 
 from ..errors import UserError
+from . import TESTED_TORCH, TOO_OLD
 from .check import ExportReport, compare
 from .detector import Detector
 from .fold import fold, merge_laterals
@@ -76,7 +78,8 @@ def export(
     graph = build_graph(model, options)
     with replacing(out) as unfinished:
         say('tracing the graph, which takes longest')
-        (write_onnx if is_onnx else write_torch)(graph, unfinished, metadata)
+        with explaining_old_torch():
+            (write_onnx if is_onnx else write_torch)(graph, unfinished, metadata)
         if options.precision != 'float32':
             say(f'converting it to {options.precision}')
             with quiet():
@@ -89,6 +92,17 @@ def export(
     content = {'file': out.name, **asdict(report), 'metadata': exported.metadata.to_dict()}
     write_atomically(report_path(out), json.dumps(content, indent=2) + '\n')
     return report
+
+
+@contextlib.contextmanager
+def explaining_old_torch() -> Iterator[None]:
+    """Say so if a torch that is older than those tested cannot trace a graph."""
+    try:
+        yield
+    except Exception as error:
+        if digit_version(torch.__version__) >= digit_version(TESTED_TORCH):
+            raise
+        raise UserError(f'torch cannot trace this network. {TOO_OLD}') from error
 
 
 def report_path(out: Path) -> Path:

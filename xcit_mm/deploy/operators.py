@@ -3,8 +3,8 @@
 In PyTorch, mmcv's operators compute them. An exported file has ONNX's own.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Sequence  # noqa: UP035 - torch 2.6 knows no other Sequence
 
 import torch
 from torch import Tensor

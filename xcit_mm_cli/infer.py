@@ -399,6 +399,7 @@ def compile_now(predictor: CheckpointPredictor) -> None:
     import numpy as np
 
     from xcit_mm.errors import UserError
+    from xcit_mm_runtime.model import first_line
 
     print('compiling ...', flush=True)
     start = time.perf_counter()
@@ -407,8 +408,9 @@ def compile_now(predictor: CheckpointPredictor) -> None:
     except RuntimeError as error:
         if not type(error).__module__.startswith(('torch._dynamo', 'torch._inductor')):
             raise
-        reason = next((line for line in str(error).splitlines() if line.strip()), 'no reason given')
-        raise UserError(f'PyTorch cannot compile here: {reason}. Drop --compile.') from error
+        raise UserError(
+            f'PyTorch cannot compile here: {first_line(error)}. Drop --compile.'
+        ) from error
     print(f'compiled in {time.perf_counter() - start:.0f} s', flush=True)
 
 

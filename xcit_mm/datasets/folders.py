@@ -1,6 +1,7 @@
 """Files in the folders of a user's dataset: their names, how names belong together, and splits."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,12 @@ SPLIT_NAMES = {
 }
 # Images whose names are compared with those of labels.
 COMPARED = 20
+
+
+def split_of(parts: Iterable[str]) -> str:
+    """Return the split that a folder of a path is named after, as in ``stage1_train``; or ''."""
+    words = (word for part in parts for word in re.split(r'[\W_]+', part.lower()))
+    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), '')
 
 
 def count_file_types(folder: Path) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.device import get_device
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 from ..compat import revert_sync_bn
 from .config import scope_of
-from .runner import GuardedRunner
+from .runner import GuardedRunner, choose_device
 
 # At least two steps and at most this many, unless they take longer.
 STEPS, SECONDS = 8, 30.0
@@ -47,8 +46,7 @@ def measure_pace(cfg: Config) -> Pace:
     cfg = deepcopy(cfg)
     init_default_scope(scope_of(cfg))
     revert_sync_bn(cfg)
-    device = get_device()
-    model = MODELS.build(cfg.model).to(device)
+    model = MODELS.build(cfg.model).to(choose_device(cfg))
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     with torch.enable_grad():
         model.train()

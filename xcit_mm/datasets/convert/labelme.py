@@ -8,10 +8,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..folders import images_by_stem
+from ..folders import images_by_stem, split_of
 from ..problems import Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
-from .masks import split_of
 
 # Corners of the polygon that stands for a circle.
 CORNERS = 32

@@ -2,8 +2,7 @@
 
 import csv
 import functools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..find.labels import (
     find_label_suffix,
     looks_like_instances,
 )
-from ..folders import SPLIT_NAMES, images_by_stem
+from ..folders import images_by_stem, split_of
 from ..problems import Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
 
@@ -166,12 +165,6 @@ def _only_class(classes: list[str] | None) -> str:
             f'not {", ".join(classes)}.'
         )
     return classes[0] if classes else DEFAULT_CLASS
-
-
-def split_of(parts: Iterable[str]) -> str:
-    """Return the split that a folder of a path is named after, as in ``stage1_train``; or ''."""
-    words = (word for part in parts for word in re.split(r'[\W_]+', part.lower()))
-    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), '')
 
 
 def _images(folder: Path) -> list[Path]:

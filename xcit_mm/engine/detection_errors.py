@@ -128,9 +128,10 @@ def _match_across_classes(
         errors.misses.append(DetectionError(truth, f'wrong class: found as {name}'))
     for i in np.flatnonzero(free):
         errors.matrix[index[missed[i]['category_id']], -1] += 1
-        best = float(overlaps[:, i].max(initial=0))
-        near = f'best overlap of a detection without an object: IoU {best:.2f}'
-        errors.misses.append(DetectionError(missed[i], near if best >= NEAR_IOU else 'not found'))
+        overlap = overlaps[:, i].max(initial=0)
+        near = f'best overlap of a detection without an object: IoU {overlap:.2f}'
+        reason = near if overlap >= NEAR_IOU else 'not found'
+        errors.misses.append(DetectionError(missed[i], reason))
 
 
 def _explain_extra(run: COCOeval, detection: dict[str, Any], iou_thr: float) -> str:

@@ -247,7 +247,7 @@ def plot_precision(
     for i, name in enumerate(names):
         curve, many = values[at, :, i], len(names) > NAMED_CURVES
         if not curve.mask.all():
-            label = None if many else f'{_plain(name)}, AP {curve.mean():.3f}'
+            label = '_' if many else f'{_plain(name)}, AP {curve.mean():.3f}'  # '_' is not shown
             right.plot(recall, curve, label=label, linewidth=0.8 if many else 1.5)
     for axes, title in ((left, 'all classes'), (right, f'each class, IoU {iou_thrs[at]:.2f}')):
         axes.set(title=title, xlabel='recall', xlim=(0, 1), ylim=(0, 1.02))
@@ -266,7 +266,7 @@ def plot_confusion(matrix: np.ndarray, names: Sequence[str], unit: str) -> Figur
         names (Sequence[str]): Names of rows and columns.
         unit (str): What is counted.
     """
-    used = np.flatnonzero((matrix.sum(0) > 0) | (matrix.sum(1) > 0))
+    used = np.flatnonzero((matrix.sum(0) > 0) | (matrix.sum(1) > 0)).tolist()
     matrix = matrix[np.ix_(used, used)]
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     side = 2 + max(3.0, min(0.45 * len(used), 14.0))

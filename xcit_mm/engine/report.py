@@ -94,8 +94,8 @@ def _detection_section(runner: Runner, metric: Any, run: Any, score_thr: float) 
     )
     yield (
         '<h3>Confusion matrix</h3><p>Ground truth in rows, prediction in columns, one to one, at '
-        f'an IoU of {iou_thr:.2g} and scores from {score_thr} on. Objects in the last column were not '
-        'found; detections in the last row have no object. Crowds do not count.</p>'
+        f'an IoU of {iou_thr:.2g} and scores from {score_thr} on. Objects in the last column were '
+        'not found; detections in the last row have no object. Crowds do not count.</p>'
     )
     matrix = plot_confusion(errors.matrix, [*names, 'background'], 'objects')
     yield _drawing('confusion matrix', matrix)

@@ -64,6 +64,8 @@ def use_few_images(cfg: Config, count: int) -> None:
             evaluator['ann_file'] = os.path.join(root, dataset['ann_file'])
     cfg.train_dataloader.batch_size = min(cfg.train_dataloader.get('batch_size', 1), count)
     cfg.model.backbone.drop_path_rate = 0.0
+    if cfg.model.get('test_cfg'):
+        cfg.model.test_cfg.pop('windows', None)  # whole images are trained on
     _set_schedule(cfg, count)
 
 

@@ -136,7 +136,7 @@ def test_the_recipe_is_dinos(path):
     }
     names = {key: [type(step).__name__ for step in found] for key, found in steps.items()}
     assert names['train'][:2] == ['RandomResizedCropAndInterpolation', 'RandomHorizontalFlip']
-    assert names['train'][-1] == 'Normalize' and len(names['train']) <= 5
+    assert not {'ColorJitter', 'RandAugment', 'RandomErasing'} & set(names['train'])
     crop, flip = steps['train'][:2]
     assert (tuple(crop.scale), tuple(crop.ratio)) == ((0.08, 1.0), (3 / 4, 4 / 3))
     assert tuple(crop.size) == (224, 224) and flip.p == 0.5

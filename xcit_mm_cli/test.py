@@ -2,8 +2,16 @@
 
 import argparse
 import json
+from pathlib import Path
 
-from .options import CHECKPOINT_HELP, add_allow_partial, add_config, add_flag, add_run_options
+from .options import (
+    CHECKPOINT_HELP,
+    add_allow_partial,
+    add_config,
+    add_flag,
+    add_run_options,
+    fraction,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--json', metavar='FILE', help='write the metrics, also those of each class, to a JSON file'
     )
-    add_flag(parser, '--force', 'overwrite --out and --json')
+    parser.add_argument(
+        '--report',
+        metavar='FILE.html',
+        help='write a page. Detection: precision-recall curves, AP of each class and size, a '
+        'confusion matrix, the worst false positives and misses as pictures. Segmentation: IoU of '
+        'each class, a confusion matrix',
+    )
+    parser.add_argument(
+        '--score-thr',
+        type=fraction,
+        default=0.3,
+        help='lowest score of detections in the confusion matrix and the pictures of --report; AP '
+        'counts all (default: %(default)s)',
+    )
+    add_flag(parser, '--force', 'overwrite --out, --json and --report')
     add_flag(parser, '--show', 'show predictions in a window')
     parser.add_argument(
         '--show-dir',
@@ -46,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from mmengine.dist import is_main_process
 
     from xcit_mm.datasets.present import check_datasets
-    from xcit_mm.engine import testing
+    from xcit_mm.engine import report, testing
     from xcit_mm.engine.config import build_runner, load_config
     from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import check_new, write_atomically
@@ -64,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.tta:
         testing.set_tta(cfg)
     check_output(args.json, args.force)
+    check_output(args.report, args.force)
     check_checkpoint(args.checkpoint)
     check_datasets(cfg, ('test_dataloader',))
     cfg.load_from = args.checkpoint
@@ -74,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     runner = build_runner(cfg, args.config)
     if not args.verbose:
         testing.hide_tables(runner)
+    if args.report:
+        report.keep_details(runner)
     metrics = {name: testing.value_or_none(value) for name, value in runner.test().items()}
     if not is_main_process():
         return 0
@@ -91,7 +116,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         of_classes = {f'{key}/{row["class"]}': row[key] for row in classes for key in list(row)[1:]}
         write_atomically(args.json, json.dumps(metrics | of_classes, indent=1) + '\n')
+    if args.report:
+        title = f'{Path(args.config).name}, {Path(args.checkpoint).name}'
+        page = report.render_report(runner, title, metrics, args.score_thr)
+        write_atomically(args.report, page)
     outputs = {'metrics': args.json, 'predictions': args.out, 'pictures': args.show_dir}
+    outputs['report'] = args.report
     for what, path in outputs.items():
         if path:
             print(f'{what}: {path}')

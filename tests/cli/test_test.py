@@ -149,6 +149,41 @@ def test_out_show_dir_and_tta(head, trained, small_data, tmp_path, capfd, monkey
         assert (drawn[: drawn.shape[0] - height].min(axis=(0, 2)) < 128).any()  # the titles
 
 
+@pytest.mark.parametrize('head', TASKS)
+def test_report(head, trained, tmp_path, capfd):
+    config, checkpoint = trained(head)
+    page, result = tmp_path / 'page.html', tmp_path / 'metrics.json'
+    arguments = ['--report', page, '--json', result, '--score-thr', 0, '--work-dir', tmp_path]
+    assert call(config, checkpoint, *arguments) == 0
+    assert f'report: {page}' in capfd.readouterr().out
+    text, metrics = page.read_text(), json.loads(result.read_text())
+    sources = re.findall(r'(?:src|href)="(.{10})', text)
+    assert sources and set(sources) == {'data:image'}  # nothing to load
+    overall, *of_classes = [
+        [re.findall(r'<t[dh]>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table)]
+        for table in re.findall(r'<table>(.*?)</table>', text)
+    ]
+    shown = {name: '-' if value is None else f'{value:.4g}' for name, value in metrics.items()}
+    assert len(overall) > 1 and all(shown[name] == value for name, value in overall[1:])
+    kinds = ('coco/bbox_', 'coco/segm_') if head == 'mask_rcnn' else ('m',)
+    assert len(of_classes) == len(kinds) and '<h3>Confusion matrix</h3>' in text
+    for kind, (names, *rows) in zip(kinds, of_classes, strict=True):
+        for column, name in list(enumerate(names))[2 if head == 'mask_rcnn' else 1 :]:
+            values = [float(row[column]) for row in rows if row[column] != '-']
+            average = sum(values) / len(values) if values else None
+            # The average and the values are rounded.
+            assert average == pytest.approx(metrics[kind + name], abs=1e-2 if kind == 'm' else 1e-3)
+    if head == 'mask_rcnn':
+        assert sum(int(row[1]) for row in of_classes[0][1:]) == count_objects(config)
+        assert text.count('<figure>') > 2 and 'IoU of 0.5 and scores from 0.0 on' in text
+    assert call(config, checkpoint, *arguments) == 2  # no overwriting
+
+
+def count_objects(config):
+    content = json.loads(Path(Config.fromfile(config).test_evaluator.ann_file).read_text())
+    return sum(not one['iscrowd'] for one in content['annotations'])
+
+
 def test_out_and_eval_work_with_a_list_of_evaluators():
     other, metric = dict(type='DumpResults', out_file_path='a.pkl'), dict(type='IoUMetric')
     cfg = Config(dict(default_scope='mmseg', model=dict(), test_evaluator=[other, metric]))

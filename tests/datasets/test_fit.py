@@ -15,6 +15,7 @@ from xcit_mm.datasets.fit import SCALES, choose_fit
 from xcit_mm.datasets.objects import STRIDES, Objects, anchor_shapes, best_overlaps
 from xcit_mm.datasets.problems import MISFITS
 from xcit_mm.engine.config import load_config
+from xcit_mm.engine.pace import Pace
 from xcit_mm_runtime.coco import read_coco
 
 from ..tiny import call
@@ -109,6 +110,7 @@ def test_objects_are_scaled_as_by_the_pipeline(resize, expected):
 def cells(tmp_path, monkeypatch, capsys):
     """The folder of drawn cells with a config of init, and what that printed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('xcit_mm.engine.pace.measure_pace', lambda *_: Pace(1.0, 0.1, 2.0))
     write_cells(tmp_path / 'cells')
     assert call('init', 'detection', '--data', 'cells', '--scratch', '--classes', 'cell') == 0
     return capsys.readouterr().out

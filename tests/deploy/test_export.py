@@ -373,6 +373,31 @@ def test_float16_keeps_a_shape_that_only_float16_reads():
     assert np.allclose(run_graph(model, x), (x @ weight).reshape(3, 4), atol=8 * 2**-11)
 
 
+def test_float16_is_not_used_for_weights_that_it_cannot_hold():
+    """With the LayerScale that the deep networks start with folded in, it would round most to 0."""
+    x, weight, scale = np.random.default_rng(0).normal(size=(3, 16, 16)).astype(np.float32)
+    weights = {
+        'large': 0.02 * weight,
+        'small': 1e-5 * 0.02 * weight,
+        'shifted': 1e-5 * 0.02 * scale,  # not a product of its own, so it is only stored in float16
+    }
+    nodes = [
+        ('MatMul', ['x', 'large'], ['y'], 'ffn.fc1/MatMul', {}),
+        ('MatMul', ['y', 'small'], ['z'], 'ffn.fc2/MatMul', {}),
+        ('Mul', ['x', 'shifted'], ['u'], 'backbone/Mul', {}),
+        ('Add', ['z', 'u'], ['out'], 'backbone/Add', {}),
+    ]
+    shape = [16, 16]
+    model = graph_of(nodes, {'x': shape}, {'out': shape}, weights, dict.fromkeys('yzu', shape))
+    expected = run_graph(model, x)
+    to_half(model)
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert types['large_half'] == onnx.TensorProto.FLOAT16
+    # Tokens, weights and hidden numbers are each rounded once to 11 bits.
+    error = np.linalg.norm(run_graph(model, x) - expected) / np.linalg.norm(expected)
+    assert error < 3 * 2**-11
+
+
 @pytest.mark.parametrize('bias', [[], ['bias']])
 def test_linear_layers_are_split_with_and_without_a_bias(bias):
     """The exporter drops biases of zero, as those of random weights are."""

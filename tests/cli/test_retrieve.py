@@ -38,9 +38,8 @@ def photos(tmp_path_factory):
         image = cv2.resize(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8), (140, 100))
         cv2.imwrite(str(folder / 'all' / f'{number:02d}.png'), image)
         if number == 7:
-            changed = cv2.resize(image[5:95, 6:132], (160, 120)) * 0.8 + rng.normal(
-                0, 4, (120, 160, 3)
-            )
+            changed = cv2.resize(image[2:98, 3:137], (160, 120)) * 0.95
+            changed += rng.normal(0, 2, changed.shape)
             cv2.imwrite(str(folder / 'changed.jpg'), np.clip(changed, 0, 255))
     return folder
 

@@ -48,6 +48,9 @@ COMMANDS = {
     ),
     'merge': Command('put together what several processes of infer have found', 'work_dirs/infer'),
     'visualize': Command('draw what an XCiT looks at', 'street.jpg --checkpoint xcit://s12/8'),
+    'retrieve': Command(
+        'find images like another one', 'index photos --checkpoint xcit://dino/s12/16'
+    ),
     'export': Command(
         'write a model to one file, ONNX or torch.export, and check it',
         'photos.py work_dirs/photos/epoch_12.pth --out photos.onnx',

@@ -164,6 +164,7 @@ def draw_gradients(args: argparse.Namespace, images: list[Path], cfg: Config) ->
     from xcit_mm.engine.config import dense_scope_of, explaining_config
     from xcit_mm.errors import UserError, is_out_of_memory
     from xcit_mm.inference.predictors import load_predictor
+    from xcit_mm.models.trunk import XCiTTrunk
     from xcit_mm.visualization.gradient import explain
     from xcit_mm_runtime import ImageError, read_image
     from xcit_mm_runtime.progress import track
@@ -172,6 +173,8 @@ def draw_gradients(args: argparse.Namespace, images: list[Path], cfg: Config) ->
         raise UserError('--detection needs a detector; --class works with segmentors, too.')
     with explaining_config(args.config):
         predictor = load_predictor(cfg, args.checkpoint, args.device)
+    if not isinstance(predictor.model.backbone, XCiTTrunk):
+        raise UserError('the config has no XCiT, which the pictures need.')
     target, ending = {'detection': args.detection}, f'_detection_{args.detection}.png'
     if args.detection is None:
         if args.class_name not in predictor.classes:

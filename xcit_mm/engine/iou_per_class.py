@@ -22,7 +22,7 @@ class PerClassIoUMetric(IoUMetric):
         """As in mmseg."""
         before = len(self.results)
         super().process(data_batch, data_samples)
-        if not self.keep_details:
+        if self.format_only or not self.keep_details:
             return
         # The areas of an image travel between processes; its pairs of classes go with them.
         for i, sample in enumerate(data_samples, before):
@@ -39,7 +39,7 @@ class PerClassIoUMetric(IoUMetric):
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """As in mmseg."""
-        if self.keep_details:
+        if self.keep_details and results:
             classes = len(self.dataset_meta['classes'])
             start = torch.zeros(classes, classes, dtype=torch.long)
             self.confusion = sum((result[4] for result in results), start)

@@ -20,7 +20,7 @@ from ..html_page import html_image, html_page
 from ..tables import format_table
 from .testing import class_rows, describe_limit, metric_rows, value_or_none
 
-# The confusion matrix counts matches at this overlap, as mmdet's does.
+# The confusion matrix counts matches at this overlap, as mmdet's does, or at the nearest one of AP.
 IOU_THR = 0.5
 # How many errors of each kind are drawn, and how large in pixels.
 PICTURES = 12
@@ -38,11 +38,10 @@ def keep_details(runner: Runner) -> None:
     Args:
         runner (Runner): Before its test.
     """
-    metrics = runner.test_loop.evaluator.metrics
-    kept = [m for m in metrics if hasattr(m, 'keep_details') and not getattr(m, 'format_only', 0)]
-    if not any(TITLES.keys() & set(m.metrics) or hasattr(m, 'ignore_index') for m in kept):
-        raise UserError('--report needs a test with bbox, segm or mIoU.')
-    for metric in kept:
+    metrics = [m for m in runner.test_loop.evaluator.metrics if hasattr(m, 'keep_details')]
+    if not metrics:
+        raise UserError('--report needs a test_evaluator of type CocoMetric or IoUMetric.')
+    for metric in metrics:
         metric.keep_details = True
 
 
@@ -78,34 +77,29 @@ def _detection_section(runner: Runner, metric: Any, run: Any, score_thr: float) 
     """Yield the parts of the page about boxes or masks."""
     from .detection_errors import find_errors  # here: segmentors do not need mmdet
 
-    categories = run.cocoGt.loadCats(run.params.catIds)
-    names = [category['name'] for category in categories]
-    precision = metric.precisions(run)
+    names = [category['name'] for category in run.cocoGt.loadCats(run.params.catIds)]
+    precision, iou_thrs = metric.precisions(run), run.params.iouThrs
+    iou_thr = min(iou_thrs, key=lambda threshold: abs(threshold - IOU_THR))
+    errors = find_errors(run, score_thr, iou_thr, metric.max_dets)
     yield '<h3>Precision and recall</h3>'
-    yield _drawing('precision-recall curves', plot_precision(precision, run.params.iouThrs, names))
-    objects = [
-        sum(run.cocoGt.anns[i]['category_id'] == c['id'] for i in _counted(run)) for c in categories
-    ]
+    yield _drawing('precision-recall curves', plot_precision(precision, iou_thrs, names))
     rows: list[dict[str, Any]] = []
-    for i, name in enumerate(names):
+    for i, (name, objects) in enumerate(zip(names, errors.matrix[:-1].sum(1), strict=True)):
         values = metric.average_precisions(precision[:, :, [i]])
-        rows.append({'class': name, 'objects': objects[i]})
+        rows.append({'class': name, 'objects': int(objects)})
         rows[-1] |= {item: value_or_none(value) for item, value in values}
     yield '<h3>Classes and sizes</h3>' + format_table(rows, 'html')
     yield (
         '<p>Small objects have fewer than 32x32 pixels, large ones more than 96x96, as in COCO.</p>'
     )
-    errors = find_errors(run, score_thr, IOU_THR, metric.max_dets)
     yield (
         '<h3>Confusion matrix</h3><p>Ground truth in rows, prediction in columns, one to one, at '
-        f'an IoU of {IOU_THR} and scores from {score_thr} on. Objects in the last column were not '
-        'found; detections in the last row have no object. Crowds do not count.</p>'
+        f'an IoU of {iou_thr:.2g} and scores from {score_thr} on. Objects in the last column were '
+        'not found; detections in the last row have no object. Crowds do not count.</p>'
     )
     matrix = plot_confusion(errors.matrix, [*names, 'background'], 'objects')
     yield _drawing('confusion matrix', matrix)
-    paths = _image_paths(runner.test_loop.dataloader.dataset)
-    depth, palette = bit_depth(runner.cfg), runner.test_loop.dataloader.dataset.metainfo['palette']
-    draw = ErrorPainter(run, names, palette, paths, depth, score_thr)
+    draw = ErrorPainter(run, runner.test_loop.dataloader.dataset, bit_depth(runner.cfg), score_thr)
     extra, missed = errors.false_positives, errors.misses
     yield f'<h3>False positives: the highest scores of {len(extra)}</h3><div class="pictures">'
     yield ''.join(draw(error, is_miss=False) for error in extra[:PICTURES]) or 'None.'
@@ -114,40 +108,22 @@ def _detection_section(runner: Runner, metric: Any, run: Any, score_thr: float) 
     yield '</div>'
 
 
-def _counted(run: Any) -> list[int]:
-    """Return the ids of the objects that count: those of the evaluation without crowds."""
-    return run.cocoGt.getAnnIds(run.params.imgIds, run.params.catIds, iscrowd=False)
-
-
-def _image_paths(dataset: Any) -> dict[int, str]:
-    infos = (dataset.get_data_info(i) for i in range(len(dataset)))
-    return {info['img_id']: info['img_path'] for info in infos}
-
-
 class ErrorPainter:
     """Draws an error on a part of its photo: ground truth on the left, prediction on the right.
 
     Args:
         run (COCOeval): The evaluation.
-        names (Sequence[str]): Names of its classes.
-        palette (Sequence, optional): Their RGB colors.
-        paths (dict[int, str]): Image files by id.
+        dataset (BaseDataset): Where the images are.
         bit_depth (int, optional): As for ``read_image``.
         score_thr (float): The lowest score of a detection that is drawn.
     """
 
-    def __init__(
-        self,
-        run: Any,
-        names: Sequence[str],
-        palette: Any,
-        paths: dict[int, str],
-        bit_depth: int | None,
-        score_thr: float,
-    ) -> None:
-        self.run, self.names, self.paths = run, names, paths
-        self.palette = palette if isinstance(palette, (list, tuple)) else None
-        self.bit_depth, self.score_thr = bit_depth, score_thr
+    def __init__(self, run: Any, dataset: Any, bit_depth: int | None, score_thr: float) -> None:
+        self.run, self.bit_depth, self.score_thr = run, bit_depth, score_thr
+        self.classes = list(dataset.metainfo['classes'])
+        self.palette = dataset.metainfo.get('palette')
+        infos = (dataset.get_data_info(i) for i in range(len(dataset)))
+        self.paths = {info['img_id']: info['img_path'] for info in infos}
 
     def __call__(self, error: Any, is_miss: bool) -> str:
         """Return a picture as HTML.
@@ -171,13 +147,15 @@ class ErrorPainter:
             'prediction': self._draw(image, around, self.run.cocoDt, found),
         }
         content = cv2.imencode('.jpg', side_by_side(drawn))[1].tobytes()
-        category = self.names[self.run.params.catIds.index(one['category_id'])]
         score = '' if is_miss else f' {one["score"]:.2f}'
-        caption = f'{path}: {category}{score}, {error.reason}'
+        caption = f'{path}: {self.classes[self._label(one)]}{score}, {error.reason}'
         return (
             f'<figure>{html_image(caption, "image/jpeg", content)}'
             f'<figcaption>{html.escape(caption)}</figcaption></figure>'
         )
+
+    def _label(self, annotation: dict[str, Any]) -> int:
+        return self.classes.index(self.run.cocoGt.cats[annotation['category_id']]['name'])
 
     def _draw(
         self, image: np.ndarray, around: tuple[int, ...], coco: Any, shown: list[dict]
@@ -188,7 +166,7 @@ class ErrorPainter:
         size = [max(1, round(side * factor)) for side in part.shape[1::-1]]
         how = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
         part = cv2.resize(part, size, interpolation=how)
-        known = self.run.params.catIds
+        known = set(self.run.params.catIds)
         shown = [one for one in shown if one['category_id'] in known and not one.get('iscrowd')]
         if not shown:
             return part
@@ -202,9 +180,9 @@ class ErrorPainter:
         return Detections(
             (boxes - (left, top, left, top)) * factor,
             None if scores is None else np.array(scores),
-            np.array([known.index(one['category_id']) for one in shown]),
+            np.array([self._label(one) for one in shown]),
             None if masks is None else masks > 0,
-            self.names,
+            self.classes,
             self.palette,
         ).draw(part, score_thr=-1)
 

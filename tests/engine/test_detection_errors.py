@@ -96,7 +96,7 @@ CASES = {
     'the limit itself': ([(CAT, PLACE)], [(CAT, PLACE, 0.3)], {(CAT, CAT): 1}, [], []),
     'a poor box': (
         [(CAT, PLACE)], [(CAT, (10, 10, 40, 16), 0.9)], {(CAT, 0): 1, (0, CAT): 1},
-        ['poor overlap: IoU 0.40'], ['best overlap of a detection without an object: IoU 0.40'],
+        ['poor overlap: IoU 0.40'], ['nearest false positive: IoU 0.40'],
     ),
 }  # fmt: skip
 

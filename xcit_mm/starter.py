@@ -38,7 +38,7 @@ FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)
 # The longest short side in pixels, on a CPU and on a GPU.
 SHORT_SIDES = {'detection': (360, 800), 'segmentation': (320, 512)}
 WIDE_HEADS = """\
-model = dict(
+model = dict({sliding}
     rpn_head=dict(anchor_generator=anchors),
     train_cfg=dict(rpn_proposal=dict(nms_pre=2 * proposals, max_per_img=proposals)),
     test_cfg=limits,
@@ -53,7 +53,7 @@ NARROW_HEADS = """\
 channels = 64
 norm_cfg = dict(type='BN')
 roi_layer = dict(type='RoIAlign', sampling_ratio=2)
-model = dict(
+model = dict({sliding}
     neck=dict(out_channels=channels, norm_cfg=norm_cfg),
     rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=anchors),
     train_cfg=dict(
@@ -86,8 +86,9 @@ NARROW_MASKS = """
         ),"""
 # The package, and what it imports only on request.
 IMPORTS = """\
+# These modules register what is used below.
 custom_imports = dict(
-    imports=['xcit_mm', 'xcit_mm.models.mask_head'],  # the latter registers NormalInitMaskHead
+    imports={modules},
     allow_failed_imports=False,
 )
 """
@@ -292,8 +293,13 @@ def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) 
     # The weights of a whole detector have wide heads.
     is_wide = choice.gpu or choice.is_whole
     mask_heads = WIDE_MASKS if is_wide else NARROW_MASKS
-    heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(masks=mask_heads if data.masks else '')
-    imports = IMPORTS if data.masks else ''
+    sliding = f"\n    type='Sliding{'Mask' if data.masks else 'Faster'}RCNN',"
+    heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(
+        masks=mask_heads if data.masks else '', sliding=sliding if fit.crop else ''
+    )
+    modules = ['xcit_mm'] + ['xcit_mm.models.mask_head'] * data.masks
+    modules += ['xcit_mm.models.sliding_windows'] if fit.crop else []
+    imports = IMPORTS.format(modules=modules) if len(modules) > 1 else ''
     decay = "type='CosineAnnealingLR', T_max=max_epochs, end=max_epochs, convert_to_iter_based=True"
     evaluators = {
         name: f'dict(ann_file={str(data.root / split.ann_file)!r})'
@@ -340,12 +346,21 @@ test_evaluator = {evaluators.get('test', 'val_evaluator')}
 def _limits(fit: Fit) -> str:
     """Return the lines of a config that depend on the sizes and numbers of objects."""
     reasons = fit.reasons
+    window, sliding = '', ''
+    if fit.crop:
+        why = _comment(
+            'The side of the crops in training, and of the windows that slide over an image in '
+            'tests and "infer", in pixels of the image as it is seen. Windows overlap by the size '
+            'of the larger objects, so that each is whole in one of them.'
+        )
+        window = f'{why}\nwindow = {fit.crop}\n'
+        sliding = f'\n    windows=dict(size=window, overlap={fit.overlap}),'
     return f"""
-{_comment(f'Limits per image: {reasons["limits"]}.')}
+{window}{_comment(f'Limits per image: {reasons["limits"]}.')}
 proposals, detections = {fit.proposals}, {fit.detections}
 limits = dict(
     rpn=dict(nms_pre={max(1000, fit.proposals)}, max_per_img=proposals),
-    rcnn=dict(max_per_img=detections),
+    rcnn=dict(max_per_img=detections),{sliding}
 )
 {_comment(f'Anchors: at the test scale, {reasons["anchors"]}.')}
 anchors = dict(scales={fit.scales}, ratios={fit.ratios})
@@ -371,8 +386,7 @@ def _sizes(data: FoundData, fit: Fit) -> str:
         f'pixels. {fit.reasons["size"]}. If objects are smaller than {fit.patch_size} pixels, use '
         'larger sizes.'
     )
-    crop = f'\ncrop_size = ({fit.crop}, {fit.crop})' if fit.crop else ''
-    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}{crop}'
+    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}'
 
 
 def _resize_randomly(data: FoundData, fit: Fit) -> str:
@@ -390,10 +404,10 @@ dict(
     if not fit.crop:
         return text
     masks = ', recompute_bbox=True' if data.masks else ''
-    step = f"dict(type='RandomCrop', crop_size=crop_size, allow_negative_crop=True{masks}),"
+    crop = f'crop_size=(window, window), allow_negative_crop=True{masks}'
     return f"""\
 {text}
-    {step}
+    dict(type='RandomCrop', {crop}),
     dict(type='FilterAnnotations', keep_empty=False),  # objects that are not in the crop"""
 
 
@@ -483,7 +497,7 @@ def _segmentor(data: FoundData, choice: Choice) -> str:
     """Return the first lines of the model: its widths and its loss."""
     widths, narrow = '', ''
     if not (choice.gpu or choice.is_whole):  # the weights of a whole segmentor have wide heads
-        widths = 'in_channels=[64] * 4, channels=64, '
+        widths = '\n        in_channels=[64] * 4,\n        channels=64,'
         narrow = """
     # Narrow, for a CPU. On a machine with a GPU, this command writes a wide model.
     neck=dict(out_channels=64, norm_cfg=dict(type='BN')),"""
@@ -499,8 +513,8 @@ def _segmentor(data: FoundData, choice: Choice) -> str:
     return f"""\
 model = dict(
     data_preprocessor=dict(size=crop_size),{narrow}
-    decode_head=dict(
-        {widths}num_classes=num_classes,{losses}
+    decode_head=dict({widths}
+        num_classes=num_classes,{losses}
     ),"""
 
 

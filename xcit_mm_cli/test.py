@@ -11,12 +11,14 @@ from .options import (
     add_flag,
     add_run_options,
     fraction,
+    positive,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Test a detector, a segmentor or a classifier. For several processes: tools/dist_test.sh.'
+        'Test a detector, a segmentor or a classifier. Metrics of published weights (xcit://...) '
+        "are printed next to the paper's. For several processes: tools/dist_test.sh."
     )
     add_config(parser)
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
@@ -60,7 +62,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--wait-time', type=float, default=2, help='seconds between windows (default: 2)'
     )
     add_flag(parser, '--tta', 'test-time augmentation')
+    parser.add_argument(
+        '--window',
+        type=positive,
+        metavar='PIXELS',
+        help="slide a window of this size over each image, instead of what the config's "
+        'model.test_cfg says. The metrics are those of whole images',
+    )
+    parser.add_argument(
+        '--overlap',
+        type=int,
+        metavar='PIXELS',
+        help='what neighboring windows have in common (default: a quarter of --window)',
+    )
     add_allow_partial(parser)
+
+
+def find_conflict(args: argparse.Namespace) -> str | None:
+    """Say what is wrong with a combination of arguments."""
+    if args.overlap is None:
+        return None
+    if args.window is None:
+        return '--overlap is what the windows of --window have in common: give both'
+    if not 0 <= args.overlap < args.window:
+        return f'--overlap must be from 0 to {args.window - 1}, less than --window'
+    return None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,6 +108,9 @@ def run(args: argparse.Namespace) -> int:
         testing.set_predictions(cfg, args.out)
     if args.show or args.show_dir:
         testing.set_pictures(cfg, out_dir=args.show_dir, show=args.show, wait_time=args.wait_time)
+    if args.window:
+        overlap = args.window // 4 if args.overlap is None else args.overlap
+        testing.set_windows(cfg, args.window, overlap)
     if args.tta:
         testing.set_tta(cfg)
     check_output(args.json, args.force)
@@ -101,7 +130,10 @@ def run(args: argparse.Namespace) -> int:
     metrics = {name: testing.value_or_none(value) for name, value in runner.test().items()}
     if not is_main_process():
         return 0
-    print('\n' + format_table(testing.metric_rows(metrics, args.eval or [])))
+    paper, source = testing.paper_results(args.checkpoint, metrics)
+    print('\n' + format_table(testing.metric_rows(metrics, args.eval or [], paper)))
+    if source:
+        print(source)
     if limit := testing.describe_limit(runner):
         print(limit)
     classes = testing.class_rows(runner)

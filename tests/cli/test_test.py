@@ -1,6 +1,7 @@
 """The test command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
 
 import json
+import pickle
 import re
 import runpy
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 
 from xcit_mm.engine import testing
@@ -61,6 +63,35 @@ def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, mon
     assert (note in table) == (head == 'mask_rcnn')
     assert any(line.startswith('metric') for line in table)
     assert f'metrics: {result}' in table[-1]
+
+
+WINDOWS = """
+custom_imports = dict(imports=['xcit_mm', 'xcit_mm.models.sliding_windows'])
+model['type'] = 'SlidingMaskRCNN'
+model['test_cfg']['windows'] = dict(size=64, overlap=16)
+"""
+
+
+def test_windows_are_those_of_mmdets_own_test(trained, tmp_path, monkeypatch):
+    config, checkpoint = trained('mask_rcnn')
+    sliding = tmp_path / 'sliding.py'
+    sliding.write_text(config.read_text() + WINDOWS)
+    files = {name: tmp_path / f'{name}.pkl' for name in ('theirs', 'stated', 'asked', 'whole')}
+    words = ('--work-dir', tmp_path / 'work', '--out')
+    call_theirs('mmdet', monkeypatch, sliding, checkpoint, *words, files['theirs'])
+    assert call(sliding, checkpoint, *words, files['stated']) == 0
+    options = ('--window', 64, '--overlap', 16)
+    assert call(config, checkpoint, *options, *words, files['asked']) == 0
+    assert call(config, checkpoint, *words, files['whole']) == 0
+    boxes = {
+        name: [one['pred_instances']['bboxes'] for one in pickle.loads(file.read_bytes())]
+        for name, file in files.items()
+    }
+    for name in ('stated', 'asked'):
+        for ours, theirs in zip(boxes[name], boxes['theirs'], strict=True):
+            assert torch.equal(ours, theirs)
+    assert any(len(a) != len(b) or (a != b).any()
+               for a, b in zip(boxes['whole'], boxes['theirs'], strict=True))  # fmt: skip
 
 
 # metric -> its column in the table of classes, and half of the last digit that it is rounded to

@@ -19,11 +19,13 @@ import xcit_mm_runtime
 from xcit_mm.deploy import check
 from xcit_mm.deploy import export as deploy
 from xcit_mm.deploy.export import report_path
-from xcit_mm.deploy.metadata import Options
+from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.deploy.precision import split_linear, to_half
 from xcit_mm.deploy.support import check_supported
+from xcit_mm.engine.testing import set_windows
 from xcit_mm.errors import UserError
 from xcit_mm.inference import load_predictor
+from xcit_mm.inference.predictors import CheckpointPredictor
 from xcit_mm_runtime import ImageError
 
 from ..tiny import HEADS, ROOT, WIDTH, build, call, recipe, write_model
@@ -128,6 +130,28 @@ def test_a_file_predicts_what_its_checkpoint_predicts(kind, request):
         refused = pytest.raises(ImageError, match='at least one patch')
         with refused if kind == 'segmentor' else contextlib.nullcontext():
             each(thin)
+
+
+def test_a_file_cuts_the_windows_of_its_checkpoint(detector):
+    path, plain = detector
+    cfg = recipe('mask_rcnn', 16)
+    set_windows(cfg, 64, 24)
+    model = build(cfg)
+    model.load_state_dict(plain.state_dict())
+    check_supported(model, Options())
+    assert check.compare(model, xcit_mm_runtime.load(path)).passed and model.windows['size'] == 64
+    exported, predictor = xcit_mm_runtime.load(path), CheckpointPredictor(cfg, model)
+    assert exported.metadata.windows is None
+    exported.metadata.windows = describe(cfg, model, Options(), '', 'random').windows
+    image = cv2.resize(np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8), (270, 190))
+    ours, theirs = exported(image), predictor(image)
+    pairs = check.match(vars(theirs), vars(ours), 270, check.TOLERANCES['float32'])
+    assert len(pairs) == len(ours.boxes) == len(theirs.boxes) > 5
+    assert all((theirs.masks[i] != ours.masks[j]).mean() < 0.01 for i, j in pairs)
+    exported.metadata.windows = None
+    assert (
+        len(exported(image).boxes) != len(ours.boxes) or (exported(image).boxes != ours.boxes).any()
+    )
 
 
 def test_attention_costs_two_products_of_all_tokens(segmentor):

@@ -13,10 +13,10 @@ from ..errors import UserError
 from ..tables import best_value, format_metric
 from .config import dense_scope_of
 
-# How often each image is seen, and the iterations over which the learning rate rises.
-EPOCHS, WARM_UP = 300, 50
-# The images are tested this many times, which shows the curve.
-VALIDATIONS = 10
+# The images are tested this many times, after each was seen so often.
+TESTS, SEEN_PER_TEST = 10, 30
+# The iterations over which the learning rate rises.
+WARM_UP = 50
 # scope -> the metric that tells whether images were learned, and the value it must reach
 LEARNED = {'mmdet': ('coco/bbox_mAP_50', 0.8), 'mmseg': ('mIoU', 70.0)}
 # Metrics that are told next to it, where the model has them.
@@ -62,29 +62,34 @@ def use_few_images(cfg: Config, count: int) -> None:
         if 'ann_file' in evaluator:
             root = dataset.get('data_root') or ''
             evaluator['ann_file'] = os.path.join(root, dataset['ann_file'])
-    batch = min(cfg.train_dataloader.get('batch_size', 1), count)
-    cfg.train_dataloader.batch_size = batch
+    cfg.train_dataloader.batch_size = min(cfg.train_dataloader.get('batch_size', 1), count)
     cfg.model.backbone.drop_path_rate = 0.0
-    _set_schedule(cfg, math.ceil(count / batch))
+    if cfg.model.get('test_cfg'):
+        cfg.model.test_cfg.pop('windows', None)  # whole images are trained on
+    _set_schedule(cfg, count)
 
 
-def _set_schedule(cfg: Config, per_epoch: int) -> None:
+def _set_schedule(cfg: Config, count: int) -> None:
     """Set a schedule: the config's learning rate, which falls to zero in the second half.
 
     At a constant rate, weights move until the end, and the statistics of BatchNorm, which the test
     uses, lag behind them.
     """
-    unit = 'max_iters' if 'max_iters' in cfg.train_cfg else 'max_epochs'
-    length = EPOCHS * (per_epoch if unit == 'max_iters' else 1)
-    every = max(1, length // VALIDATIONS)
-    cfg.train_cfg.update({unit: length, 'val_interval': every})
-    last = EPOCHS * per_epoch
+    loader = cfg.train_dataloader
+    per_test = math.ceil(SEEN_PER_TEST * count / loader.batch_size)
+    last = TESTS * per_test
+    length, interval = {'max_iters': last}, per_test
+    if 'max_epochs' in cfg.train_cfg:
+        # Epochs of a few iterations would fill the log.
+        loader.dataset = dict(type='RepeatDataset', times=SEEN_PER_TEST, dataset=loader.dataset)
+        length, interval = {'max_epochs': TESTS}, 1
+    cfg.train_cfg.update(length, val_interval=interval)
     cfg.param_scheduler = [
         dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=min(WARM_UP, last)),
         dict(type='CosineAnnealingLR', by_epoch=False, begin=last // 2, end=last),
     ]
-    cfg.default_hooks.checkpoint.update(interval=every, max_keep_ckpts=1, save_best=None)
-    cfg.default_hooks.logger.interval = min(50, per_epoch)
+    cfg.default_hooks.checkpoint.update(interval=interval, max_keep_ckpts=1, save_best=None)
+    cfg.default_hooks.logger.interval = min(50, per_test)
 
 
 def judge(runner: Runner, count: int) -> str:

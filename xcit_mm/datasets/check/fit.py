@@ -7,7 +7,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.registry import TASK_UTILS
 
-from ...configs import innermost_datasets, nested_dicts, resizing, type_name
+from ...configs import innermost_datasets, nested_dicts, resizing, type_name, window_settings
 from ...engine.evaluated import find_low_limits
 from ..fit import REACHED, VISIBLE
 from ..objects import Objects, best_overlaps
@@ -43,7 +43,7 @@ class FitReport:
             return []
         cfg, everything, seen = self.cfg, self.everything, self.seen
         counts = everything.counts
-        sizes = f'tested at {_span(seen.images)}{_crops(cfg)}'
+        sizes = f'tested at {_span(seen.images)}{_views(cfg)}'
         per_image = f'{counts.mean():.0f} on average, at most {counts.max()}'
         splits = ', '.join(f'{len(part.images)} {split}' for split, part in self.objects.items())
         table = [
@@ -104,12 +104,15 @@ def _overlaps(cfg: Config, seen: Objects) -> np.ndarray | None:
     return None
 
 
-def _crops(cfg: Config) -> str:
+def _views(cfg: Config) -> str:
+    """Return the windows of tests and the crops of training, if there are any."""
+    windows = window_settings(cfg.model.get('test_cfg'))
+    text = f' in windows of {windows["size"]} x {windows["size"]}' if windows else ''
     for dataset in innermost_datasets(cfg.get('train_dataloader')):
         for step in nested_dicts(dataset.get('pipeline')):
             if type_name(step) == 'RandomCrop':
-                return f', trained on crops of {" x ".join(map(str, step["crop_size"]))}'
-    return ''
+                return f'{text}, trained on crops of {" x ".join(map(str, step["crop_size"]))}'
+    return text
 
 
 def _limits(cfg: Config) -> str:

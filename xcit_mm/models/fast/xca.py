@@ -43,10 +43,10 @@ class GPU:
     SHARE = 1 / 3
 
 
-# How the forms differ on a GPU, in inference and in training, counted on fake tensors, unmeasured:
-# bytes that the covariance form saves per number of the tokens and adds per element of a d x d
-# matrix, and the kernels that it adds.
-GPU_COUNTS = {False: (70, 150, 12), True: (300, 550, 27)}
+# How the forms differ on a GPU with autocast, in inference and in training: bytes that the
+# covariance form saves per number of the tokens and adds per element of a d x d matrix, and the
+# kernels that it adds. ``python -m dev.gpu_cost --forms`` counts them; they were not measured.
+GPU_COUNTS = {False: (66, 176, 3), True: (307, 648, 13)}
 
 
 def choose_form(form: str, xca: XCA, x: Tensor) -> str:

@@ -59,9 +59,11 @@ class Frame:
         extent = (0, self.width, self.height, 0)
         # Low contrast, so that the colors on top still match the color bar.
         axes.imshow(self.gray, cmap='gray', vmin=-128, vmax=383, extent=extent)
-        values, extent = shrink(values), _extent(values, stride)
-        alpha = 0.75 * np.sqrt(np.asarray(norm(values))) if fade else 0.75
-        drawn = axes.imshow(values, cmap=HEAT, norm=norm, extent=extent, alpha=alpha)
+        shown = shrink(values)
+        alpha = 0.75 * np.sqrt(np.asarray(norm(shown))) if fade else 0.75
+        drawn = axes.imshow(
+            shown, cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=alpha
+        )
         self._finish(axes)
         return drawn
 

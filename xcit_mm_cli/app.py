@@ -40,6 +40,7 @@ COMMANDS = {
     'test': Command(
         'measure the accuracy of a trained model', 'photos.py work_dirs/photos/epoch_12.pth'
     ),
+    'verify': Command("measure the published weights, next to the paper's results", 'coco'),
     'infer': Command(
         'detect or segment in images and videos',
         'street.jpg --config xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py '

@@ -109,9 +109,9 @@ def measure_synthetic(count: int) -> str:
     # Of 1,728 patches, as 768x576 has with patches of 16 pixels; words are as frequent as others.
     ways = {
         'class token, 128': Settings(dims=128),
-        'VLAD, k = 256': Settings(descriptor='vlad', codebook=256),
         'ASMK, k = 1024': Settings(descriptor='asmk', codebook=1024),
         'ASMK, k = 65536': Settings(descriptor='asmk', codebook=65536),
+        'VLAD, k = 256': Settings(descriptor='vlad', codebook=256),
     }
     for name, settings in ways.items():
 

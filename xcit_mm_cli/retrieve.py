@@ -148,6 +148,9 @@ def build(args: argparse.Namespace, folder: str, images: list[Path]) -> Any:
 
     names = [name.replace('-', '_') for name in (*SETTINGS, 'whiten', 'real')]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    for name in ('checkpoint', 'config'):  # queries may come from another folder
+        if '::' not in (path := given.get(name, '::')) and '://' not in path:
+            given[name] = str(Path(path).expanduser().absolute())
     if Path(folder, 'index.json').is_file():
         saved = vars(Index(folder).settings)
         if other := [name for name in given if given[name] != saved[name]]:

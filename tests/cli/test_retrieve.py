@@ -98,12 +98,14 @@ def test_an_index_is_extended_and_resumed(photos, weights, tmp_path, capsys, mon
     assert 'was made with resolution=96' in capsys.readouterr().err
 
 
-def test_other_weights_and_damaged_indexes_are_refused(photos, tmp_path, capsys):
+def test_other_weights_and_damaged_indexes_are_refused(photos, tmp_path, capsys, monkeypatch):
     weights, folder = tmp_path / 'weights.pth', tmp_path / 'index'
     model = tiny.classifier('n12', patch_size=16)
     torch.save(model.state_dict(), weights)
-    words = [photos / 'all', '--index', folder, '--checkpoint', weights, *SMALL]
+    monkeypatch.chdir(tmp_path)
+    words = [photos / 'all', '--index', folder, '--checkpoint', weights.name, *SMALL]
     assert call('retrieve', 'index', *words) == 0
+    monkeypatch.chdir('/')  # the index remembers where the weights are
     state = model.state_dict()
     state['cls_token'] += 1
     torch.save(state, weights)

@@ -33,7 +33,7 @@ def render(results: Mapping[str, Sequence[tuple[str, float]]], index: Index) -> 
     """
     sections = ''.join(
         f'<h2>{html.escape(query)}</h2><div class="found">{_figure(query, "query")}'
-        f'{"".join(_figure(path, f"{score:.3f}") for path, score in found)}</div>'
+        f'{"".join(_figure(path, f"{score:.3g}") for path, score in found)}</div>'
         for query, found in results.items()
     )
     how = index.settings

@@ -223,7 +223,7 @@ def same_labels(one: Path, other: Path) -> bool:
 
 
 def measure_faults(args: argparse.Namespace) -> list[Row]:
-    """Return a row for one process, for two workers, and for three nodes with faults."""
+    """Return rows for one and two processes, for two workers, and for three nodes with faults."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -248,8 +248,16 @@ def measure_faults(args: argparse.Namespace) -> list[Row]:
             rows.append({**row, 'every image once, same result': 'yes' if same else 'NO'})
             print(format_table(rows[-1:]), flush=True)
 
-        single = [sys.executable, '-m', 'xcit_mm_cli', *words, str(folder / 'one')]
-        run('one process', lambda: subprocess.run(single, env=env, check=True), folder / 'one', 1)
+        def processes(out: Path, number: int) -> None:
+            single = [sys.executable, '-m', 'xcit_mm_cli', *words, str(out)]
+            shares = [['--shard', f'{i + 1}/{number}'] if number > 1 else [] for i in range(number)]
+            started = [subprocess.Popen([*single, *share], env=env) for share in shares]
+            if sum(process.wait() for process in started):
+                raise UserError('A process failed.')
+
+        for name, number in (('one process', 1), ('two processes, a half each', 2)):
+            out = folder / ('one' if number == 1 else 'halves')
+            run(name, functools.partial(processes, out, number), out, number)
         for name, first, others in (
             ('Ray, two workers', 2, 0),
             ('Ray, three nodes, one removed, two workers killed', 1, 2),

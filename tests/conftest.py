@@ -67,7 +67,7 @@ NEEDS_TORCH_2_6 = (
     'test_segmentation_alone_imports_every_command_but_the_demo',
     *('test_everything_is_read_as_by_torch', 'test_histories_and_numbers_of_either_numpy_are_read'),
     'test_import_replaces_nothing_and_other_peoples_files_stay_readable',
-    'tests/models/fast/test_compiled.py',
+    *('tests/models/fast/test_compiled.py', 'tests/dev/test_gpu_cost.py'),
     # Recomputation on the device meta, a GPU's fake tensors without a driver, torch.amp.GradScaler.
     *('test_the_parts_of_every_model_fit', 'test_forward_on_fake_tensors_of_a_gpu'),
     *('test_small_gradients_of_statistics_survive', 'test_both_moments_are_of_the_same_rounded'),

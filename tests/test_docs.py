@@ -280,10 +280,16 @@ def test_numbers_of_the_docs():
 
 def test_numbers_of_the_recipe_for_small_data():
     page = 'docs/custom_data.md'
-    rate, *seen = table(page, '| | from ImageNet')
-    assert [float(cell) for cell in rate[1:]] == list(starter.LEARNING_RATES)
+    *rates, images, labels, objects = table(page, '| | from ImageNet')
+    rates = [tuple(map(float, row[1:])) for row in rates]
+    assert rates == list(starter.LEARNING_RATES.values())
     numbers = [starter.SEEN['detection'], starter.SEEN['segmentation'], starter.OBJECTS_SEEN]
-    assert [tuple(map(int, row[1:])) for row in seen] == numbers
+    assert [tuple(map(int, row[1:])) for row in (images, labels, objects)] == numbers
+    batches = stated(
+        page,
+        r'Batch.\*\* Detection: (\d+) on a CPU and (\d+) on a GPU; segmenta\w+: (\d+) and (\d+)',
+    )
+    assert batches == [size for sizes in starter.BATCH_SIZES.values() for size in sizes]
     assert stated(page, r'at least (\d+) and at most (\d+) times') == list(starter.EPOCHS)
     sides = stated(page, r'side of (\d+) pixels for detection and (\d+) .*? \((\d+) and (\d+) on')
     assert sides == [side[gpu] for gpu in (1, 0) for side in starter.SHORT_SIDES.values()]

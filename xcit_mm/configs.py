@@ -76,6 +76,34 @@ def resizing(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def window_settings(test_cfg: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the windows in which a detector of :mod:`.models.sliding_windows` predicts.
+
+    Args:
+        test_cfg (Mapping, optional): That of the model.
+
+    Returns:
+        dict: ``size`` and ``overlap`` in pixels, and ``limit``, the largest number of detections in
+        an image, if there is one. None for whole images.
+
+    Raises:
+        UserError: If the settings are no windows.
+    """
+    test_cfg = test_cfg or {}
+    windows = test_cfg.get('windows')
+    if not windows:
+        return None
+    given = dict(windows) if isinstance(windows, Mapping) else {}
+    size, overlap = given.get('size'), given.get('overlap')
+    if not (isinstance(size, int) and isinstance(overlap, int) and 0 <= overlap < size):
+        raise UserError(
+            'model.test_cfg.windows must be dict(size=..., overlap=...), both in pixels, with an '
+            f'overlap that is smaller than the size; not {windows}.'
+        )
+    limit = (test_cfg.get('rcnn') or test_cfg).get('max_per_img', -1)
+    return {'size': size, 'overlap': overlap, 'limit': limit if limit > 0 else None}
+
+
 class Preprocessing(NamedTuple):
     """What a data_preprocessor of mmdet or mmseg does to images.
 

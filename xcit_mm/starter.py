@@ -6,8 +6,10 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
 
+from xcit_mm_runtime.text import join_some
+
 from .configs import KEEP_DEPTH
-from .datasets.find import FoundData
+from .datasets.find import RARE, FoundData
 from .datasets.fit import Fit, choose_fit
 from .engine.pace import Pace
 from .errors import UserError
@@ -18,15 +20,25 @@ SEEN = {'detection': (10_000, 20_000), 'segmentation': (16_000, 40_000)}
 EPOCHS = (12, 200)
 # Objects that training sees in all: of images with many objects, fewer are enough.
 OBJECTS_SEEN = (150_000, 300_000)
-# From pretrained weights, and from scratch.
-LEARNING_RATES = (1e-4, 5e-4)
-BATCH_SIZES = {'detection': 4, 'segmentation': 8}
+# From pretrained weights, and from scratch: half of the latter for networks larger than SMALL ones.
+LEARNING_RATES = {'detection': (1e-4, 1e-3), 'segmentation': (1e-4, 2e-3)}
+SMALL = ('n12', 't12')
+# On a CPU and on a GPU.
+BATCH_SIZES = {'detection': (2, 4), 'segmentation': (4, 8)}
+# The sides of crops for segmentation, as parts of the short side, on a CPU and on a GPU.
+CROPS = (0.8, 1.0)
+# From scratch, fewer epochs than this learn more from images that are changed little.
+FEW_EPOCHS = 50
+# Classes of labels whose part of the pixels is printed.
+SHOWN = 12
+# The part of the time of a training that goes to validations, at most.
+VALIDATING = 0.1
 # The sizes of training, relative to that of the test.
 FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)
 # The longest short side in pixels, on a CPU and on a GPU.
 SHORT_SIDES = {'detection': (360, 800), 'segmentation': (320, 512)}
 WIDE_HEADS = """\
-model = dict(
+model = dict({sliding}
     rpn_head=dict(anchor_generator=anchors),
     train_cfg=dict(rpn_proposal=dict(nms_pre=2 * proposals, max_per_img=proposals)),
     test_cfg=limits,
@@ -36,32 +48,47 @@ model = dict(
 WIDE_MASKS = """
         mask_head=dict(type='NormalInitMaskHead', num_classes=num_classes),"""
 NARROW_HEADS = """\
-# Narrow heads, for a CPU. On a machine with a GPU, this command writes wide ones.
-channels = 96
-model = dict(
-    neck=dict(out_channels=channels),
+# Narrow heads, for a CPU; they learn faster with normalization. On a machine with a GPU, this
+# command writes wide ones.
+channels = 64
+norm_cfg = dict(type='BN')
+roi_layer = dict(type='RoIAlign', sampling_ratio=2)
+model = dict({sliding}
+    neck=dict(out_channels=channels, norm_cfg=norm_cfg),
     rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=anchors),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=2 * proposals, max_per_img=proposals),
-        rcnn=dict(sampler=dict(num=128)),
+        rcnn=dict(sampler=dict(num=128, pos_fraction=0.4)),
     ),
     test_cfg=limits,
     roi_head=dict(
-        bbox_roi_extractor=dict(out_channels=channels),
-        bbox_head=dict(num_classes=num_classes, in_channels=channels, fc_out_channels=256),{masks}
+        bbox_roi_extractor=dict(out_channels=channels, roi_layer=roi_layer),
+        bbox_head=dict(
+            type='ConvFCBBoxHead',
+            num_classes=num_classes,
+            in_channels=channels,
+            num_shared_convs=2,
+            num_shared_fcs=1,
+            conv_out_channels=channels,
+            fc_out_channels=256,
+            norm_cfg=norm_cfg,
+        ),{masks}
     ),"""
 NARROW_MASKS = """
-        mask_roi_extractor=dict(out_channels=channels),
+        mask_roi_extractor=dict(out_channels=channels, roi_layer=roi_layer),
         mask_head=dict(
             type='NormalInitMaskHead',
             num_classes=num_classes,
             in_channels=channels,
+            num_convs=2,
             conv_out_channels=channels,
+            norm_cfg=norm_cfg,
         ),"""
 # The package, and what it imports only on request.
 IMPORTS = """\
+# These modules register what is used below.
 custom_imports = dict(
-    imports=['xcit_mm', 'xcit_mm.models.mask_head'],  # the latter registers NormalInitMaskHead
+    imports={modules},
     allow_failed_imports=False,
 )
 """
@@ -120,13 +147,16 @@ class Schedule:
 def schedule(task: str, images: int, choice: Choice, objects: float = 1) -> Schedule:
     """Return a schedule that fits the number of images, and of objects in each."""
     scratch = choice.weights is None
-    batch = min(BATCH_SIZES[task] if choice.gpu else 4, images)
+    batch = min(BATCH_SIZES[task][choice.gpu], images)
     seen = min(SEEN[task][scratch], OBJECTS_SEEN[scratch] / objects)
     epochs = min(max(round(seen / images), EPOCHS[0]), EPOCHS[1])
     iterations = math.ceil(images / batch) * epochs
     if iterations > 1000:
         iterations = round(iterations, -2)
-    return Schedule(batch, epochs, iterations, LEARNING_RATES[scratch])
+    rate = LEARNING_RATES[task][scratch]
+    if scratch and choice.arch not in SMALL:
+        rate /= 2
+    return Schedule(batch, epochs, iterations, rate)
 
 
 def with_epochs(plan: Schedule, images: int, epochs: int) -> Schedule:
@@ -143,7 +173,7 @@ def with_epochs(plan: Schedule, images: int, epochs: int) -> Schedule:
 def within_minutes(plan: Schedule, data: FoundData, minutes: float, pace: Pace) -> Schedule:
     """Return the schedule that takes some minutes at the pace of this machine, at least an epoch.
 
-    At most a fifth of the time goes to validations.
+    At most a tenth of the time goes to validations.
 
     Args:
         plan (Schedule): A schedule of any length.
@@ -153,24 +183,40 @@ def within_minutes(plan: Schedule, data: FoundData, minutes: float, pace: Pace) 
     """
     per_epoch = math.ceil(data.splits['train'].total / plan.batch)
     validation = data.splits['val'].total * pace.image
-    validations = min(10, max(1, int(0.2 * 60 * minutes / validation)))
+    validations = min(10, max(1, int(VALIDATING * 60 * minutes / validation)))
     seconds = 60 * minutes - validations * validation
     epochs = max(1, int(seconds / (per_epoch * pace.iteration)))
-    validations = min(validations, epochs)
-    expected = (epochs * per_epoch * pace.iteration + validations * validation) / 60
+    plan = replace(
+        plan,
+        epochs=epochs,
+        iterations=epochs * per_epoch,
+        validations=min(validations, epochs),
+    )
+    expected = expected_minutes(plan, data, pace)
     comment = (
         f'Measured by "init": {pace.iteration:.2g} s per iteration and {pace.image:.2g} s per '
         f'image of a validation, so it takes about {expected:.1f} minutes on that machine.'
     )
     if expected > minutes:
         comment += f' The {minutes:g} minutes that were asked for are too few for an epoch.'
-    return replace(
-        plan,
-        epochs=epochs,
-        iterations=epochs * per_epoch,
-        validations=validations,
-        comment=comment,
-    )
+    return replace(plan, comment=comment)
+
+
+def expected_minutes(plan: Schedule, data: FoundData, pace: Pace) -> float:
+    """Return the minutes that a schedule takes at the pace of a machine, with its validations."""
+    validations = plan.validations * data.splits['val'].total * pace.image
+    return (plan.iterations * pace.iteration + validations) / 60
+
+
+def describe_cost(data: FoundData, plan: Schedule, pace: Pace | None) -> str:
+    """Say how long a training takes, and how much memory."""
+    length = f'{plan.iterations} iterations of {plan.batch} images'
+    if pace is None:
+        return f'{length}; time and memory were not measured'
+    minutes = expected_minutes(plan, data, pace)
+    time = f'{minutes:.1f} minutes' if minutes < 90 else f'{minutes / 60:.1f} hours'
+    memory = '' if pace.memory is None else f', {pace.memory:.1f} GB of memory'
+    return f'{length}, about {time} on this machine{memory}'
 
 
 def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: bool) -> Fit:
@@ -191,7 +237,7 @@ def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: b
     return choose_fit(data.objects, (long, short), gpu, patch_size, is_whole)
 
 
-def describe_choices(data: FoundData, plan: Schedule, fit: Fit) -> list[str]:
+def describe_detector(data: FoundData, plan: Schedule, fit: Fit) -> list[str]:
     """Return a line for each setting that follows from the objects, with the figure behind it."""
     images = data.splits['train'].total
     why = f'{images} images; training sees {fit.per_view:.0f} objects at a time'
@@ -205,6 +251,41 @@ def describe_choices(data: FoundData, plan: Schedule, fit: Fit) -> list[str]:
     ]
 
 
+def describe_segmentor(
+    data: FoundData, choice: Choice, plan: Schedule
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the rows of a table of the labels, and a line for each setting that follows."""
+    short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
+    crop = _crop_side(short, choice.gpu)
+    order = sorted(zip(data.shares, data.classes, strict=True), reverse=True)
+    shares = [f'{name} {share:.1%}' for share, name in order]
+    counts = ', '.join(f'{split.total} {name}' for name, split in data.splits.items())
+    width, height = data.size
+    sizes = f'tested at about {long} x {short}, trained on crops of {crop} x {crop}'
+    losses = 'cross entropy and Lovász' if data.rare_classes else 'cross entropy'
+    table = [
+        ('images', counts, ''),
+        ('image sizes', f'median {width} x {height}', sizes),
+        ('classes', str(len(shares)), f'loss: {losses}'),
+        *(('', share, '') for share in shares[:SHOWN]),
+    ]
+    if len(shares) > SHOWN:
+        table.append(('', f'and {len(shares) - SHOWN} more', ''))
+    rows = [{'': row[0], 'data': row[1], 'config': row[2]} for row in table]
+    images, limit = data.splits['train'].total, SHORT_SIDES['segmentation'][choice.gpu]
+    rare = join_some(data.rare_classes or ['no class'], SHOWN)
+    changed = 'scales from 0.5 to 2, and colors'
+    if _is_short(choice, plan):
+        changed = f'little, since it is from scratch and shorter than {FEW_EPOCHS} epochs'
+    return rows, [
+        f'sizes: the short side of the median image, at most {limit} pixels on this machine',
+        f'loss, {losses}: less than {RARE:.0%} of the pixels are of {rare}',
+        f'augmentation: {changed}',
+        f'{plan.epochs} epochs, about {plan.iterations} iterations: '
+        f'{plan.comment or f"{images} images"}',
+    ]
+
+
 def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) -> str:
     """Return the text of a config: Mask R-CNN if every object has a mask, else Faster R-CNN."""
     head, name = ('mask_rcnn', 'Mask R-CNN') if data.masks else ('faster_rcnn', 'Faster R-CNN')
@@ -212,8 +293,13 @@ def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) 
     # The weights of a whole detector have wide heads.
     is_wide = choice.gpu or choice.is_whole
     mask_heads = WIDE_MASKS if is_wide else NARROW_MASKS
-    heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(masks=mask_heads if data.masks else '')
-    imports = IMPORTS if data.masks else ''
+    sliding = f"\n    type='Sliding{'Mask' if data.masks else 'Faster'}RCNN',"
+    heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(
+        masks=mask_heads if data.masks else '', sliding=sliding if fit.crop else ''
+    )
+    modules = ['xcit_mm'] + ['xcit_mm.models.mask_head'] * data.masks
+    modules += ['xcit_mm.models.sliding_windows'] if fit.crop else []
+    imports = IMPORTS.format(modules=modules) if len(modules) > 1 else ''
     decay = "type='CosineAnnealingLR', T_max=max_epochs, end=max_epochs, convert_to_iter_based=True"
     evaluators = {
         name: f'dict(ann_file={str(data.root / split.ann_file)!r})'
@@ -260,12 +346,21 @@ test_evaluator = {evaluators.get('test', 'val_evaluator')}
 def _limits(fit: Fit) -> str:
     """Return the lines of a config that depend on the sizes and numbers of objects."""
     reasons = fit.reasons
+    window, sliding = '', ''
+    if fit.crop:
+        why = _comment(
+            'The side of the crops in training, and of the windows that slide over an image in '
+            'tests and "infer", in pixels of the image as it is seen. Windows overlap by the size '
+            'of the larger objects, so that each is whole in one of them.'
+        )
+        window = f'{why}\nwindow = {fit.crop}\n'
+        sliding = f'\n    windows=dict(size=window, overlap={fit.overlap}),'
     return f"""
-{_comment(f'Limits per image: {reasons["limits"]}.')}
+{window}{_comment(f'Limits per image: {reasons["limits"]}.')}
 proposals, detections = {fit.proposals}, {fit.detections}
 limits = dict(
     rpn=dict(nms_pre={max(1000, fit.proposals)}, max_per_img=proposals),
-    rcnn=dict(max_per_img=detections),
+    rcnn=dict(max_per_img=detections),{sliding}
 )
 {_comment(f'Anchors: at the test scale, {reasons["anchors"]}.')}
 anchors = dict(scales={fit.scales}, ratios={fit.ratios})
@@ -291,8 +386,7 @@ def _sizes(data: FoundData, fit: Fit) -> str:
         f'pixels. {fit.reasons["size"]}. If objects are smaller than {fit.patch_size} pixels, use '
         'larger sizes.'
     )
-    crop = f'\ncrop_size = ({fit.crop}, {fit.crop})' if fit.crop else ''
-    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}{crop}'
+    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}'
 
 
 def _resize_randomly(data: FoundData, fit: Fit) -> str:
@@ -310,17 +404,17 @@ dict(
     if not fit.crop:
         return text
     masks = ', recompute_bbox=True' if data.masks else ''
-    step = f"dict(type='RandomCrop', crop_size=crop_size, allow_negative_crop=True{masks}),"
+    crop = f'crop_size=(window, window), allow_negative_crop=True{masks}'
     return f"""\
 {text}
-    {step}
+    dict(type='RandomCrop', {crop}),
     dict(type='FilterAnnotations', keep_empty=False),  # objects that are not in the crop"""
 
 
 def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     """Return the text of a config for Semantic FPN."""
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
-    crop = max(32, short // 32 * 32)
+    crop = _crop_side(short, choice.gpu)
     decay = f"type='PolyLR', power=1.0, by_epoch=False, begin={plan.warm_up}, end=max_iters"
     return f"""\
 {_heading('Semantic FPN', data, choice)}
@@ -340,10 +434,7 @@ scale = ({long}, {short})
 train_pipeline = [
 {_load_image(data)}
     dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.5, 2.0), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
-    dict(type='RandomFlip', prob=0.5),  # leave out if left and right matter
-    dict(type='PhotoMetricDistortion'),  # leave out if color tells the classes apart
+{_change_images(choice, plan)}
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
@@ -352,9 +443,7 @@ test_pipeline = [
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
-model = dict(
-    data_preprocessor=dict(size=crop_size),
-    decode_head=dict(num_classes=num_classes),
+{_segmentor(data, choice)}
 {_backbone(choice)}
 
 dataset = dict(
@@ -370,15 +459,74 @@ dataset = dict(
 {_training(plan, data, 'iters', decay, 'mIoU')}"""
 
 
+def _crop_side(short: int, gpu: bool) -> int:
+    """Return the side of the crops of a segmentor's training, a multiple of 32.
+
+    Args:
+        short (int): The short side of images.
+        gpu (bool): Whether training runs on a GPU. On a CPU, smaller crops are seen more often.
+    """
+    return max(32, int(short * CROPS[gpu]) // 32 * 32)
+
+
+def _is_short(choice: Choice, plan: Schedule) -> bool:
+    return choice.weights is None and plan.epochs < FEW_EPOCHS
+
+
+def _change_images(choice: Choice, plan: Schedule) -> str:
+    """Return the steps of a segmentor's training pipeline that change images at random."""
+    few = _is_short(choice, plan)
+    ratios, why = (0.5, 2.0), ''
+    if few:
+        ratios, why = (0.8, 1.25), '  # in a longer training: (0.5, 2.0)'
+    color = "dict(type='PhotoMetricDistortion'),  # "
+    color += 'for a longer training' if few else 'leave out if color tells the classes apart'
+    return f"""\
+    dict(
+        type='RandomResize',
+        scale=scale,
+        ratio_range={ratios},{why}
+        keep_ratio=True,
+    ),
+    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
+    dict(type='RandomFlip', prob=0.5),  # leave out if left and right matter
+    {'# ' if few else ''}{color}"""
+
+
+def _segmentor(data: FoundData, choice: Choice) -> str:
+    """Return the first lines of the model: its widths and its loss."""
+    widths, narrow = '', ''
+    if not (choice.gpu or choice.is_whole):  # the weights of a whole segmentor have wide heads
+        widths = 'in_channels=[64] * 4, channels=64, '
+        narrow = """
+    # Narrow, for a CPU. On a machine with a GPU, this command writes a wide model.
+    neck=dict(out_channels=64, norm_cfg=dict(type='BN')),"""
+    losses = ''
+    if rare := data.rare_classes:
+        losses = f"""
+        # The Lovász loss counts every class alike, as mIoU does.
+{textwrap.indent(_comment(f'Below {RARE:.0%} of the pixels: {", ".join(rare)}.', 90), ' ' * 8)}
+        loss_decode=[
+            dict(type='CrossEntropyLoss'),
+            dict(type='LovaszLoss', loss_type='multi_class', reduction='none'),
+        ],"""
+    return f"""\
+model = dict(
+    data_preprocessor=dict(size=crop_size),{narrow}
+    decode_head=dict(
+        {widths}num_classes=num_classes,{losses}
+    ),"""
+
+
 def _sides(size: tuple[int, int], most: int) -> tuple[int, int]:
     """Return the short and the long side to which images are scaled: their own, within limits."""
     short = min(max(min(size), 96), most)
     return short, max(short, round(short * max(size) / min(size)))
 
 
-def _comment(text: str) -> str:
+def _comment(text: str, width: int = 98) -> str:
     options = {'break_on_hyphens': False, 'break_long_words': False}
-    return '\n'.join(f'# {line}' for line in textwrap.wrap(text, 98, **options))  # type: ignore[arg-type]
+    return '\n'.join(f'# {line}' for line in textwrap.wrap(text, width, **options))  # type: ignore[arg-type]
 
 
 def _heading(model: str, data: FoundData, choice: Choice) -> str:

@@ -1,5 +1,6 @@
-"""Tables for people (text, Markdown) and for programs (JSON)."""
+"""Tables for people (text, Markdown, HTML) and for programs (JSON)."""
 
+import html
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
 
     Args:
         rows (Sequence[dict]): The rows; the keys of the first are the columns.
-        style (str): ``text``, ``markdown`` or ``json``.
+        style (str): ``text``, ``markdown``, ``html`` or ``json``.
     """
     if style == 'json':
         return json.dumps(list(rows), indent=1)
@@ -18,9 +19,16 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
         return '(nothing)'
     columns = list(rows[0])
     cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
+    if style == 'html':
+        tags = ['th', *['td'] * len(rows)]
+        lines = [
+            ''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in line)
+            for tag, line in zip(tags, cells, strict=True)
+        ]
+        return f'<table><tr>{"</tr><tr>".join(lines)}</tr></table>'
     numeric = [all(isinstance(row[c], (int, float, type(None))) for row in rows) for c in columns]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = [
+    aligned = [
         [
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
@@ -28,11 +36,11 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = 'text') -> str:
         for line in cells
     ]
     if style == 'text':
-        return '\n'.join('  '.join(line).rstrip() for line in lines)
+        return '\n'.join('  '.join(line).rstrip() for line in aligned)
     rule = [
         '-' * (w - 1) + ':' if right else '-' * w for w, right in zip(widths, numeric, strict=True)
     ]
-    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], rule, *lines[1:]])
+    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [aligned[0], rule, *aligned[1:]])
 
 
 def best_value(metric: str) -> int:

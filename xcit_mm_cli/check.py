@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
-    from xcit_mm.datasets.check.fit import describe_fit, find_misfits
+    from xcit_mm.datasets.check.fit import FitReport
     from xcit_mm.datasets.check.heads import find_class_problems
     from xcit_mm.datasets.present import check_datasets
     from xcit_mm.engine.config import load_config, scope_of
@@ -57,8 +57,9 @@ def run(args: argparse.Namespace) -> int:
     except TypeError as error:
         raise UserError(f'This dataset cannot be checked: {error}.') from None
     report.problems += find_class_problems(cfg, args.config, datasets)
-    report.problems += find_misfits(cfg, args.config, report.objects)
-    if rows := describe_fit(cfg, report.objects):
+    fit = FitReport(cfg, report.objects)
+    report.problems += fit.problems(args.config)
+    if rows := fit.rows():
         print(format_table(rows) + '\n')
     if report.problems:
         print(report.describe() + '\n')

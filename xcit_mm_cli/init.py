@@ -97,11 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from xcit_mm.datasets.check.fit import describe_fit
     from xcit_mm.datasets.find import explain_nothing_found
     from xcit_mm.errors import UserError
     from xcit_mm.starter import (
-        describe_choices,
+        describe_cost,
+        describe_detector,
+        describe_segmentor,
         detection_config,
         fit_detector,
         schedule,
@@ -137,16 +138,18 @@ def run(args: argparse.Namespace) -> int:
         write = partial(segmentation_config, data, choice)
     plan = schedule(args.task, images, choice, per_view)
     plan = with_epochs(plan, images, args.epochs) if args.epochs else plan
-    cfg, report = _check(write(plan), out.name, args.task)
-    if args.minutes is not None:
-        plan = within_minutes(plan, data, args.minutes, _measure(cfg, report))
+    cfg, report, rows = _check(write(plan), out.name, args.task)
+    pace = _measure(cfg, report, args.minutes)
+    if args.minutes is not None and pace is not None:
+        plan = within_minutes(plan, data, args.minutes, pace)
     write_atomically(out, write(plan))
-    if rows := describe_fit(cfg, report.objects):
-        print(format_table(rows) + '\n')
-        choices = describe_choices(data, plan, fit)
-        print('\n'.join(['Chosen from these figures:', *(f'  {line}' for line in choices), '']))
-    elif plan.comment:
-        print(f'{plan.iterations} iterations: {plan.comment}')
+    if is_detection:
+        choices = describe_detector(data, plan, fit)
+    else:
+        rows, choices = describe_segmentor(data, choice, plan)
+    rows.append({'': 'training', 'data': '', 'config': describe_cost(data, plan, pace)})
+    print(format_table(rows) + '\n')
+    print('\n'.join(['Chosen from these figures:', *(f'  {line}' for line in choices), '']))
     _print(report, data, out, choice)
     return 1 if report.errors or left_out else 0
 
@@ -233,8 +236,10 @@ def _find_labels(args: argparse.Namespace) -> FoundData | None:
     )
 
 
-def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
+def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport, list[dict[str, str]]]:
     """Read a config, build what it names, and check the data as ``xcit-mm check`` does.
+
+    Returns the config, what is wrong, and the rows of the table of objects.
 
     Args:
         text (str): The config, which has no file yet: one that does not work never gets its name.
@@ -248,7 +253,7 @@ def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
 
     from xcit_mm.configs import innermost_datasets
     from xcit_mm.datasets.check.datasets import find_problems
-    from xcit_mm.datasets.check.fit import find_misfits
+    from xcit_mm.datasets.check.fit import FitReport
     from xcit_mm.datasets.guard import build_guarded
     from xcit_mm.engine.config import explaining_config, load_config
     from xcit_mm.errors import UserError
@@ -266,30 +271,35 @@ def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport]:
     with explaining_config(name):
         MODELS.build(cfg.model)
     report = find_problems(datasets)
-    report.problems += find_misfits(cfg, name, report.objects)
+    fit = FitReport(cfg, report.objects)
+    report.problems += fit.problems(name)
     with explaining_config(name):
         for dataset in [] if report.errors else itertools.chain(*datasets.values()):
             build_guarded({**dataset, 'serialize_data': False})[0]
-    return cfg, report
+    return cfg, report, fit.rows()
 
 
-def _measure(cfg: Config, report: CheckReport) -> Pace:
-    """Measure the pace of a training, and print it."""
-    from xcit_mm.engine.pace import measure_pace
+def _measure(cfg: Config, report: CheckReport, minutes: float | None) -> Pace | None:
+    """Measure the pace of a training; None if that is not possible and nobody asked for it."""
+    from xcit_mm.engine.pace import QUICK_STEPS, STEPS, measure_pace
     from xcit_mm.errors import UserError
+    from xcit_mm_runtime.model import first_line
 
+    if report.errors and minutes is None:
+        return None
     if report.errors:
         raise UserError(
             f'{report.describe()}\n\n--minutes runs a few iterations, and the data has errors: fix '
             'these first, or leave out --minutes.'
         )
-    print('Measuring a few iterations ...', flush=True)
-    pace = measure_pace(cfg)
-    print(
-        f'{pace.iteration:.2g} s per iteration, {pace.image:.2g} s per image of a validation, '
-        f'{pace.memory:.1f} GB of memory\n'
-    )
-    return pace
+    print('Measuring a few iterations ...\n', flush=True)
+    try:
+        return measure_pace(cfg, QUICK_STEPS if minutes is None else STEPS)
+    except RuntimeError as error:  # out of memory; the training may run on another machine
+        if minutes is not None:
+            raise UserError(f'--minutes: an iteration fails here: {first_line(error)}') from error
+        print(f'An iteration fails on this machine: {first_line(error)}\n')
+        return None
 
 
 def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> None:

@@ -7,7 +7,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import add_config, add_flag, add_run_options, seed
+from .options import add_config, add_flag, add_run_options, positive, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -41,7 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--seed', type=seed, help='seed of all random numbers')
     add_flag(parser, '--deterministic', 'deterministic algorithms only (slower)')
-    add_flag(parser, '--no-validate', 'no validation during training')
+    validation = parser.add_mutually_exclusive_group()
+    validation.add_argument(
+        '--no-validate', action='store_true', help='no validation during training'
+    )
+    validation.add_argument(
+        '--overfit',
+        type=positive,
+        metavar='N',
+        help='train on the first N images alone, without augmentation, and say whether the model '
+        'can learn them: the first thing to try when nothing works (8 is a good number)',
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,9 +60,10 @@ def run(args: argparse.Namespace) -> int:
 
     from xcit_mm.datasets.present import check_datasets
     from xcit_mm.engine.config import build_runner, load_config, scope_of
+    from xcit_mm.engine.overfit import judge, use_few_images
     from xcit_mm.engine.training import choose_start, train
 
-    from .common import check_checkpoint, prepare_run
+    from .common import check_checkpoint, config_name, prepare_run
 
     cfg = load_config(args.config, args.cfg_options)
     scope_of(cfg)
@@ -61,6 +72,10 @@ def run(args: argparse.Namespace) -> int:
     init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
     if isinstance(init_cfg, dict) and init_cfg.get('type') in PRETRAINED:
         check_checkpoint(init_cfg.get('checkpoint'))
+    if args.overfit:
+        use_few_images(cfg, args.overfit)
+        # Not where a training on all images keeps its checkpoints.
+        args.work_dir = args.work_dir or f'work_dirs/{config_name(args.config)}_overfit'
     check_datasets(cfg, ('train_dataloader', 'val_dataloader'))
     prepare_run(cfg, args)
     choose_start(cfg, args.resume)
@@ -75,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
             WARNING,
         )
     train(runner)
+    if args.overfit:
+        print_log(judge(runner, args.overfit), 'current')
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
     return 0
 

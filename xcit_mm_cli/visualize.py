@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from .options import CHECKPOINT_HELP, add_device, add_flag, positive
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
+    from mmengine.config import Config
 
     from xcit_mm.visualization.load import Subject
 
@@ -24,6 +26,8 @@ PICTURES = {
     'covariance': 'the attention maps between channels, their entropy and temperatures',
     'pyramid': 'the levels of a dense backbone as colors',
 }
+# Options that --detection and --class have no use for.
+WITHOUT_GRADIENT = ('pictures', 'per_head', 'separate', 'max_side', 'full_size')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +57,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         metavar='LAYER',
         help=f'layers to draw, counted from 1, or "all" (default: {DEFAULT_LAYERS} of them)',
+    )
+    targets = parser.add_mutually_exclusive_group()
+    targets.add_argument(
+        '--detection',
+        type=positive,
+        metavar='N',
+        help='draw, instead of the pictures above, the places that raised the score of the N-th '
+        'best detection: the gradient times the features of each layer. Needs --config',
+    )
+    targets.add_argument(
+        '--class',
+        dest='class_name',
+        metavar='NAME',
+        help='the same for all detections of a class or, in a segmentor, for all its pixels',
     )
     add_flag(parser, '--per-head', 'query and key magnitude of each head')
     add_flag(parser, '--separate', 'one file per picture, not one per image')
@@ -90,10 +108,15 @@ def run(args: argparse.Namespace) -> int:
 
     from .common import check_checkpoint, check_device, print_left_out
 
+    is_gradient = args.detection is not None or args.class_name is not None
+    if is_gradient:
+        check_gradient_options(args)
     images = find_images(args.inputs)
     cfg = load_config(args.config) if args.config else None
     check_checkpoint(args.checkpoint)
     check_device(args.device)
+    if is_gradient:
+        return draw_gradients(args, images, cfg)
     device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     try:
         subject = load_subject(args.checkpoint, cfg, device)
@@ -102,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
     resize = None if args.full_size else subject.resize
     names = choose_pictures(subject, args.pictures)
     layers = choose_layers(len(subject.backbone.layers), args.layers)
-    files = plan_files(args, images, names)
+    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
+    files = plan_files(args, images, endings)
     print_left_out(args.inputs)
     skipped: dict[Path, str] = {}
     for path in track(images, 'images'):
@@ -120,11 +144,69 @@ def run(args: argparse.Namespace) -> int:
             if not is_out_of_memory(error):
                 raise
             skipped[path] = 'not enough memory; --max-side makes images smaller'
+    return summarize(args, files, skipped)
+
+
+def check_gradient_options(args: argparse.Namespace) -> None:
+    """Raise if options do not go with ``--detection`` or ``--class``."""
+    from xcit_mm.errors import UserError
+
+    option = '--class' if args.detection is None else '--detection'
+    if not args.config:
+        raise UserError(f'{option} runs the whole model: give its --config.')
+    for name in WITHOUT_GRADIENT:
+        if getattr(args, name):
+            raise UserError(f'{option} and --{name.replace("_", "-")} do not go together.')
+
+
+def draw_gradients(args: argparse.Namespace, images: list[Path], cfg: Config) -> int:
+    """Draw what raised the score of one detection or one class of each image."""
+    from xcit_mm.engine.config import dense_scope_of, explaining_config
+    from xcit_mm.errors import UserError, is_out_of_memory
+    from xcit_mm.inference.predictors import load_predictor
+    from xcit_mm.models.trunk import XCiTTrunk
+    from xcit_mm.visualization.gradient import explain
+    from xcit_mm_runtime import ImageError, read_image
+    from xcit_mm_runtime.progress import track
+
+    if dense_scope_of(cfg, '--detection and --class') == 'mmseg' and args.detection is not None:
+        raise UserError('--detection needs a detector; --class works with segmentors, too.')
+    with explaining_config(args.config):
+        predictor = load_predictor(cfg, args.checkpoint, args.device)
+    if not isinstance(predictor.model.backbone, XCiTTrunk):
+        raise UserError('the config has no XCiT, which the pictures need.')
+    target, ending = {'detection': args.detection}, f'_detection_{args.detection}.png'
+    if args.detection is None:
+        if args.class_name not in predictor.classes:
+            known = ', '.join(predictor.classes)
+            raise UserError(f'--class {args.class_name}: the classes are {known}.')
+        target = {'label': predictor.classes.index(args.class_name)}
+        name = re.sub(r'[^\w-]+', '_', args.class_name)
+        ending = f'_class_{name}.png'
+    layers = choose_layers(len(predictor.model.backbone.layers), args.layers)
+    files = plan_files(args, images, {'': ending})
+    skipped: dict[Path, str] = {}
+    for path in track(images, 'images'):
+        try:
+            image = read_image(path, predictor.bit_depth)
+            explanation = explain(predictor, image, **target, layers=layers)
+            save(explanation.draw(), files[path][''], args.dpi)
+        except ImageError as error:
+            skipped[path] = str(error)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            skipped[path] = 'not enough memory for gradients; a smaller test scale takes less'
+    return summarize(args, files, skipped)
+
+
+def summarize(args: argparse.Namespace, files: dict[Path, dict], skipped: dict[Path, str]) -> int:
+    """Print what was drawn and what was not; return the status of the command."""
     for path, reason in skipped.items():
         print(f'skipped {path}: {reason}')
     made = sum(len(paths) for path, paths in files.items() if path not in skipped)
-    done = len(images) - len(skipped)
-    print(f'{done} of {len(images)} images; {made} PNGs in {args.out_dir}')
+    done = len(files) - len(skipped)
+    print(f'{done} of {len(files)} images; {made} PNGs in {args.out_dir}')
     return 1 if skipped else 0
 
 
@@ -157,13 +239,14 @@ def choose_layers(depth: int, wanted: list[str] | None) -> list[int]:
     return layers
 
 
-def plan_files(args: argparse.Namespace, images: list[Path], names: list[str]) -> dict[Path, dict]:
+def plan_files(
+    args: argparse.Namespace, images: list[Path], endings: dict[str, str]
+) -> dict[Path, dict]:
     """Return for each image the files to write, by what they show; raise if one exists."""
     from xcit_mm_runtime.files import check_new
     from xcit_mm_runtime.inputs import ResultNames
 
     out_dir, stems = Path(args.out_dir), ResultNames(images)
-    endings = {name: f'_{name}.png' for name in names} if args.separate else {'': '.png'}
     files = {
         image: {what: out_dir / f'{stems[i]}{ending}' for what, ending in endings.items()}
         for i, image in enumerate(images)

@@ -32,6 +32,8 @@ class Metadata:
         padding_divisor (int, optional): The graph pads sides to multiples of it. Defaults to 1.
         binary_threshold (float, optional): Probability above which a segmentor with one output
             labels a pixel. Defaults to 0.5.
+        windows (dict, optional): ``size``, ``overlap`` and ``limit`` of the sliding windows in
+            which a detector predicts; None for whole images.
         precision (str): ``float32``, ``float16`` or ``int8``. Defaults to ``float32``.
         checkpoint (dict, optional): ``name`` and ``sha256`` of the weights.
         versions (dict, optional): Of the packages that wrote the file, and of ONNX's operators.
@@ -52,6 +54,7 @@ class Metadata:
     patch_size: int | None = None
     padding_divisor: int | None = None
     binary_threshold: float | None = None
+    windows: dict[str, Any] | None = None
     precision: str = 'float32'
     checkpoint: dict[str, Any] | None = None
     versions: dict[str, Any] | None = None

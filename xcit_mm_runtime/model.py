@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -14,6 +14,7 @@ from .masks import paste
 from .metadata import Metadata
 from .preprocess import resize_image, to_planes
 from .results import Detections, Segmentation, label_type
+from .windows import Window, WindowDetections, cut_windows, merge_windows
 
 OUTPUTS = {
     'detection': {'boxes', 'scores', 'labels'},
@@ -126,6 +127,10 @@ class Model:
         resized = np.stack([self._resize(image) for image in images])
         sizes = images[0].shape[:2], resized.shape[1:3]
         found: list[Detections | Segmentation] = []
+        if (settings := self.metadata.windows) is not None:
+            parts = cut_windows(sizes[1], settings['size'], settings['overlap'])
+            if len(parts) > 1:
+                return [self._slide(image, parts, sizes[0]) for image in resized]
         for outputs in self._run(resized):
             if self.task == 'detection':
                 found.append(self._detections(outputs, *sizes))
@@ -189,6 +194,29 @@ class Model:
             masks = paste(outputs['masks'][found], boxes, (size[0], size[1]), threshold)
         scores, labels = outputs['scores'][found], outputs['labels'][found]
         return Detections(boxes, scores, labels, masks, self.classes, self.palette)
+
+    def _slide(
+        self, image: np.ndarray, parts: Sequence[Window], size: tuple[int, ...]
+    ) -> Detections:
+        """Predict in windows of an image, and merge what they found.
+
+        Args:
+            image (np.ndarray): The resized image.
+            parts (Sequence[Window]): The windows.
+            size (tuple[int, ...]): Height and width of the image as given.
+        """
+        found = []
+        for part in parts:
+            (outputs,) = self._run(image[part.slices][None])
+            one = self._detections(outputs, part.size, part.size)
+            arrays = (one.boxes, cast(np.ndarray, one.scores), one.labels, one.masks)
+            found.append(WindowDetections.of_window(part, *arrays))
+        height, width = image.shape[:2]
+        limit = cast(dict, self.metadata.windows)['limit']
+        merged = merge_windows(parts, found, (height, width), limit)
+        scale = (height / size[0], width / size[1])
+        boxes, masks = merged.rescale((size[0], size[1]), scale)
+        return Detections(boxes, merged.scores, merged.labels, masks, self.classes, self.palette)
 
     def _labels(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> np.ndarray:
         width_height = (size[1], size[0])

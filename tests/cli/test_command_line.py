@@ -131,6 +131,8 @@ REFUSED = {
     f'{INFER} --overlap 16': '--overlap is what the windows of --window have in common',
     f'{INFER} --whole --overlap 16': '--overlap is what the windows of --window have in common',
     f'{INFER} --window 64 --overlap 64': '--overlap must be from 0 to 63',
+    'test c w --overlap 16': '--overlap is what the windows of --window have in common',
+    'test c w --window 64 --overlap 64': '--overlap must be from 0 to 63',
     f'{INFER} --whole --ann-file a.json': '--ann-file is for detectors',
     f'{INFER} --whole --score-thr 0.5': '--score-thr is for detectors',
     f'{INFER} --whole --retry-skipped': 'drop --retry-skipped',

@@ -157,6 +157,10 @@ REFUSED = {
     f'{INFER_DET} --whole': 'use --window 2048 --overlap 256',
     f'{VISUALIZE} {{seg_weights}} --config {{seg}} --device gpu': "no device 'gpu'",
     f'{VISUALIZE} no.pth': 'There is no checkpoint',
+    f'{VISUALIZE} no.pth --detection 1': '--detection runs the whole model: give its --config.',
+    f'{VISUALIZE} no.pth --config {{det}} --class cat --per-head': 'do not go together',
+    f'{VISUALIZE} {{seg_weights}} --config {{seg}} --detection 1': '--detection needs a detector',
+    f'{VISUALIZE} {{det_weights}} --config {{det}} --class unicorn': 'the classes are person,',
     f'{VISUALIZE} no.pth --config no.py': 'There is no config',
     f'{VISUALIZE} {{seg_weights}} --config {{seg}} --pictures class_attention': (
         '--pictures class_attention: the backbone of a detector'

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 from mmdet.datasets import CocoDataset
+from pycocotools import mask as coco
 
 from xcit_mm.large import segment
 
@@ -82,6 +83,13 @@ def test_a_detector_by_windows(call, scene, tmp_path, capfd):
     boxes = np.array([a['bbox'] for a in content['annotations']])
     assert (boxes[:, :2] >= 0).all() and (boxes[:, 0] + boxes[:, 2] <= 118.001).all()
     assert boxes[:, 0].max() > 64  # from windows other than the first
+    masks = [coco.decode(one['segmentation']) for one in content['annotations']]
+    assert masks[0].shape == (150, 118) and sum(mask.any() for mask in masks) > len(masks) / 2
+    for mask, (x, y, width, height) in zip(masks, boxes, strict=True):
+        rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+        if len(rows):
+            assert y - 1 <= rows[0] and rows[-1] <= y + height + 1
+            assert x - 1 <= columns[0] and columns[-1] <= x + width + 1
     pixels = tifffile.imread(scene)[..., ::-1]
     drawn = cv2.imread(str(picture))
     assert drawn.shape == pixels.shape and (drawn != pixels).any()

@@ -54,6 +54,13 @@ def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def known_pace(request, monkeypatch):
+    """Let only the tests measure that are about it: an iteration takes seconds."""
+    if 'measured' not in request.node.name:
+        monkeypatch.setattr('xcit_mm.engine.pace.measure_pace', lambda *_: Pace(1.0, 0.1, 2.0))
+
+
 @pytest.mark.parametrize(
     'name',
     [pytest.param(n, marks=[pytest.mark.long] * (n in ('coco', 'flat'))) for n in FOLDERS],
@@ -322,20 +329,27 @@ def test_schedules_are_as_long_as_asked(small_shapes, tmp_path):
     cfg, written = Config.fromfile('data.py'), Path('data.py').read_text()
     assert (cfg.train_cfg.max_epochs, cfg.train_cfg.val_interval) == (3, 1)
     assert 'asked for. To train longer or less, change max_epochs' in written.replace('\n# ', ' ')
-    # An epoch has 25 iterations of a second, and a validation takes 20 x 0.1 seconds.
+    # An epoch has 50 iterations of a second, and a validation takes 20 x 0.1 seconds.
     data = find_coco(tmp_path / 'data', tmp_path / 'data/coco')
     data.splits = {s: split._replace(total=n) for (s, split), n in
                    zip(data.splits.items(), (100, 20), strict=True)}  # fmt: skip
     plan = schedule('detection', 100, Choice('n12', 16, None, False))
     for minutes, epochs, validations, takes in (
-        (10, 23, 10, 'about 9.9 min'),
-        (2, 4, 4, 'about 1.8 min'),
-        (0.1, 1, 1, 'about 0.5 min'),
+        (10, 11, 10, 'about 9.5 min'),
+        (3, 3, 3, 'about 2.6 min'),
+        (0.1, 1, 1, 'about 0.9 min'),
     ):
         found = within_minutes(plan, data, minutes, Pace(1.0, 0.1, 2.0))
-        assert (found.epochs, found.iterations) == (epochs, 25 * epochs)
+        assert (found.epochs, found.iterations) == (epochs, 50 * epochs)
         assert found.validations == validations and takes in found.comment
         assert ('too few for an epoch' in found.comment) == (minutes == 0.1)
+
+
+def test_time_and_memory_are_measured(tmp_path, capsys):
+    write_values(tmp_path / 'data', [0, 1, 2])
+    assert init_labels('--epochs', 10) == 0
+    pattern = r'training .* 10 iterations of \d images, about \d+\.\d minutes .* \d+\.\d GB of mem'
+    assert re.search(pattern, capsys.readouterr().out)
 
 
 @pytest.mark.long
@@ -343,16 +357,41 @@ def test_a_schedule_is_measured(small_shapes, tmp_path, capsys):
     write_yolo(small_shapes, tmp_path / 'data')
     words = ['detection', '--data', 'data', '--scratch', '--minutes', 1]
     assert call('init', *words) == 0
-    assert re.search(r's per iteration, .* GB of memory', capsys.readouterr().out)
+    assert 'GB of memory' in capsys.readouterr().out
     comments = Path('data.py').read_text().replace('\n# ', ' ')
     assert re.search(r'so it takes about \d\.\d minutes on that machine', comments)
 
 
 def test_schedules_fit_the_number_of_images():
     scratch, tuned = Choice('n12', 16, None, False), Choice('n12', 16, 'xcit://n12/16', False)
-    small, usual, large = (schedule('detection', n, tuned) for n in (3, 300, 30_000))
-    assert (small.batch, small.epochs) == (3, 200)
-    assert abs(usual.iterations - 75 * usual.epochs) <= 50 and 2000 < usual.iterations < 3000
+    small, usual, large = (schedule('detection', n, tuned) for n in (1, 300, 30_000))
+    assert (small.batch, small.epochs) == (1, 200)
+    assert abs(usual.iterations - 150 * usual.epochs) <= 50 and 4000 < usual.iterations < 6000
     assert large.epochs == 12
     longer = schedule('detection', 300, scratch)
     assert longer.iterations > usual.iterations and longer.rate > usual.rate
+    # 60 objects at a time: 5,000 images show 300,000.
+    assert schedule('detection', 300, scratch, 60).epochs == round(5000 / 300)
+    # Larger networks get half the rate from scratch.
+    assert schedule('detection', 300, Choice('s12', 16, None, True)).rate == longer.rate / 2
+
+
+def test_rare_classes_and_short_trainings_change_the_recipe_of_a_segmentor(tmp_path, capsys):
+    values = np.zeros((32, 32))
+    values[0], values[1, :8] = 1, 2
+    write_values(tmp_path / 'data', values)
+    for epochs, ratios, colors in ((10, (0.8, 1.25), False), (60, (0.5, 2.0), True)):
+        assert init_labels('--epochs', epochs) == 0
+        cfg = Config.fromfile('data.py')
+        steps = {step.type: step for step in cfg.train_pipeline}
+        assert steps['RandomResize'].ratio_range == ratios
+        assert ('PhotoMetricDistortion' in steps) == colors
+    # 984, 32 and 8 of 1024 pixels: only the last class has less than 2 %.
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ('class_0 96.1%', 'class_1 3.1%', 'class_2 0.8%'))
+    assert 'cross entropy and Lovász: less than 2% of the pixels are of class_2' in printed
+    assert [loss.type for loss in cfg.model.decode_head.loss_decode][1] == 'LovaszLoss'
+    values[1] = 2
+    write_values(tmp_path / 'data', values)
+    assert init_labels() == 0
+    assert Config.fromfile('data.py').model.decode_head.loss_decode.type == 'CrossEntropyLoss'

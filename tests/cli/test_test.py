@@ -1,6 +1,7 @@
 """The test command: the numbers of mmdet and mmseg, and what --eval, --out and --tta do."""
 
 import json
+import pickle
 import re
 import runpy
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 
 from xcit_mm.engine import testing
@@ -61,6 +63,35 @@ def test_same_numbers_as_mmdets_and_mmsegs_own_test(head, trained, tmp_path, mon
     assert (note in table) == (head == 'mask_rcnn')
     assert any(line.startswith('metric') for line in table)
     assert f'metrics: {result}' in table[-1]
+
+
+WINDOWS = """
+custom_imports = dict(imports=['xcit_mm', 'xcit_mm.models.sliding_windows'])
+model['type'] = 'SlidingMaskRCNN'
+model['test_cfg']['windows'] = dict(size=64, overlap=16)
+"""
+
+
+def test_windows_are_those_of_mmdets_own_test(trained, tmp_path, monkeypatch):
+    config, checkpoint = trained('mask_rcnn')
+    sliding = tmp_path / 'sliding.py'
+    sliding.write_text(config.read_text() + WINDOWS)
+    files = {name: tmp_path / f'{name}.pkl' for name in ('theirs', 'stated', 'asked', 'whole')}
+    words = ('--work-dir', tmp_path / 'work', '--out')
+    call_theirs('mmdet', monkeypatch, sliding, checkpoint, *words, files['theirs'])
+    assert call(sliding, checkpoint, *words, files['stated']) == 0
+    options = ('--window', 64, '--overlap', 16)
+    assert call(config, checkpoint, *options, *words, files['asked']) == 0
+    assert call(config, checkpoint, *words, files['whole']) == 0
+    boxes = {
+        name: [one['pred_instances']['bboxes'] for one in pickle.loads(file.read_bytes())]
+        for name, file in files.items()
+    }
+    for name in ('stated', 'asked'):
+        for ours, theirs in zip(boxes[name], boxes['theirs'], strict=True):
+            assert torch.equal(ours, theirs)
+    assert any(len(a) != len(b) or (a != b).any()
+               for a, b in zip(boxes['whole'], boxes['theirs'], strict=True))  # fmt: skip
 
 
 # metric -> its column in the table of classes, and half of the last digit that it is rounded to
@@ -147,6 +178,41 @@ def test_out_show_dir_and_tta(head, trained, small_data, tmp_path, capfd, monkey
         drawn = cv2.imread(str(picture))
         assert drawn.shape[0] > height and drawn.shape[1] >= 2 * width
         assert (drawn[: drawn.shape[0] - height].min(axis=(0, 2)) < 128).any()  # the titles
+
+
+@pytest.mark.parametrize('head', TASKS)
+def test_report(head, trained, tmp_path, capfd):
+    config, checkpoint = trained(head)
+    page, result = tmp_path / 'page.html', tmp_path / 'metrics.json'
+    arguments = ['--report', page, '--json', result, '--score-thr', 0, '--work-dir', tmp_path]
+    assert call(config, checkpoint, *arguments) == 0
+    assert f'report: {page}' in capfd.readouterr().out
+    text, metrics = page.read_text(), json.loads(result.read_text())
+    sources = re.findall(r'(?:src|href)="(.{10})', text)
+    assert sources and set(sources) == {'data:image'}  # nothing to load
+    overall, *of_classes = [
+        [re.findall(r'<t[dh]>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table)]
+        for table in re.findall(r'<table>(.*?)</table>', text)
+    ]
+    shown = {name: '-' if value is None else f'{value:.4g}' for name, value in metrics.items()}
+    assert len(overall) > 1 and all(shown[name] == value for name, value in overall[1:])
+    kinds = ('coco/bbox_', 'coco/segm_') if head == 'mask_rcnn' else ('m',)
+    assert len(of_classes) == len(kinds) and '<h3>Confusion matrix</h3>' in text
+    for kind, (names, *rows) in zip(kinds, of_classes, strict=True):
+        for column, name in list(enumerate(names))[2 if head == 'mask_rcnn' else 1 :]:
+            values = [float(row[column]) for row in rows if row[column] != '-']
+            average = sum(values) / len(values) if values else None
+            # The average and the values are rounded.
+            assert average == pytest.approx(metrics[kind + name], abs=1e-2 if kind == 'm' else 1e-3)
+    if head == 'mask_rcnn':
+        assert sum(int(row[1]) for row in of_classes[0][1:]) == count_objects(config)
+        assert text.count('<figure>') > 2 and 'IoU of 0.5 and scores from 0.0 on' in text
+    assert call(config, checkpoint, *arguments) == 2  # no overwriting
+
+
+def count_objects(config):
+    content = json.loads(Path(Config.fromfile(config).test_evaluator.ann_file).read_text())
+    return sum(not one['iscrowd'] for one in content['annotations'])
 
 
 def test_out_and_eval_work_with_a_list_of_evaluators():

@@ -140,3 +140,15 @@ def test_images_are_resized_as_in_the_test_pipeline(
     saved, text = tmp_path / 'saved.pth', Config.fromfile(config).pretty_text
     torch.save({'meta': {'cfg': text}, 'state_dict': backbone.state_dict()}, saved)
     assert load_subject(str(saved)).resize == {'scale': [160, 96], 'keep_ratio': True}
+
+
+def test_what_raised_a_score(trained, small_data, tmp_path, capsys):
+    config, checkpoint = trained('mask_rcnn')  # which finds 10 objects in each image
+    images = sorted((small_data / 'coco/val2017').iterdir())
+    words = [*images, '--config', config, '--checkpoint', checkpoint, '--out-dir', tmp_path]
+    assert call_command('visualize', *words, '--detection', 2, '--layers', 1, 4, '--dpi', 50) == 0
+    assert f'2 of 2 images; 2 PNGs in {tmp_path}' in capsys.readouterr().out
+    for image in images:
+        drawn(tmp_path / f'{image.stem}_detection_2.png')
+    assert call_command('visualize', *words, '--detection', 11) == 1
+    assert capsys.readouterr().out.count('it has only 10 detections') == 2

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -10,14 +11,17 @@ from mmdet.models.task_modules import AnchorGenerator
 from mmdet.structures.bbox import bbox_overlaps
 from mmengine.registry import DATASETS, init_default_scope
 
-from xcit_mm.configs import resizing
+from xcit_mm.configs import bit_depth, resizing
 from xcit_mm.datasets.fit import SCALES, choose_fit
 from xcit_mm.datasets.objects import STRIDES, Objects, anchor_shapes, best_overlaps
 from xcit_mm.datasets.problems import MISFITS
+from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.engine.config import load_config
+from xcit_mm.engine.pace import Pace
+from xcit_mm.inference import load_predictor
 from xcit_mm_runtime.coco import read_coco
 
-from ..tiny import call
+from ..tiny import call, shrink
 from .own_data import write_cells
 
 
@@ -57,6 +61,18 @@ def test_usual_objects_keep_the_usual_settings():
     assert fit.resize == {'scale': (480, 360), 'keep_ratio': True}
     assert (fit.proposals, fit.detections, fit.per_view) == (250, 100, 10)
     assert choose_fit(objects_of((40, 200)), (1067, 800), gpu=True).proposals == 1000
+
+
+def test_large_images_with_small_objects_keep_their_resolution_and_get_windows():
+    drone = objects_of((25, 60), images=((4000, 3000),) * 3)
+    fit = choose_fit(drone, (1067, 800), gpu=True)
+    assert fit.resize['scale_factor'] == 1 and (fit.patch_size, fit.crop) == (16, 800)
+    longest = np.quantile(drone.boxes.max(axis=1), 0.95)
+    assert longest <= fit.overlap < longest + 32
+    assert 'would be smaller than 16 pixels' in fit.reasons['size']
+    # Large objects are seen well at the usual size.
+    usual = choose_fit(objects_of((200, 600), images=((4000, 3000),) * 3), (1067, 800), gpu=True)
+    assert (usual.resize['scale'], usual.crop, usual.overlap) == ((1067, 800), None, 0)
 
 
 def test_what_is_decided_stays():
@@ -109,6 +125,7 @@ def test_objects_are_scaled_as_by_the_pipeline(resize, expected):
 def cells(tmp_path, monkeypatch, capsys):
     """The folder of drawn cells with a config of init, and what that printed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('xcit_mm.engine.pace.measure_pace', lambda *_: Pace(1.0, 0.1, 2.0))
     write_cells(tmp_path / 'cells')
     assert call('init', 'detection', '--data', 'cells', '--scratch', '--classes', 'cell') == 0
     return capsys.readouterr().out
@@ -145,3 +162,31 @@ def test_check_warns_of_a_config_that_cannot_reach_the_objects(cells, capsys):
     found = {p['problem'] for p in json.loads(Path('report.json').read_text())['problems']}
     assert found >= MISFITS.keys()
     assert '--cfg-options model.test_cfg.rcnn.max_per_img=' in capsys.readouterr().out
+
+
+def test_large_images_of_12_bits_get_their_range_and_windows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_cells(tmp_path / 'cells', sizes=[(400, 380, 40)] * 4)
+    for path in (tmp_path / 'cells').glob('*/images/*.png'):
+        cv2.imwrite(str(path), cv2.imread(str(path)).astype(np.uint16) * 16)
+    assert call('init', 'detection', '--data', 'cells', '--scratch', '--classes', 'cell') == 0
+    printed = capsys.readouterr().out
+    assert 'their values fit in 12 bits' in printed
+    cfg = load_config('cells.py')
+    # Crops and windows are one setting.
+    (crop,) = [s for s in cfg.train_dataloader.dataset.pipeline if s.type == 'RandomCrop']
+    side = cfg.model.test_cfg.windows.size
+    assert crop.crop_size == (side, side) == (cfg.window, cfg.window)
+    assert f'in windows of {side} x {side}, trained on crops of {side} x {side}' in printed
+    assert bit_depth(cfg) == 12
+    init_default_scope('mmdet')
+    dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    expected = cv2.imread(dataset.get_data_info(0)['img_path'], cv2.IMREAD_UNCHANGED)
+    # 16 times a value of 8 bits, in parts of 4095 instead of 4080: at most one less.
+    difference = expected // 16 - dataset[0]['inputs'].permute(1, 2, 0).numpy()
+    assert difference.min() >= 0 and difference.max() <= 1
+    shrink(cfg.model)
+    predictor = load_predictor(cfg, None, 'cpu', allow_partial=True)
+    metadata = describe(cfg, predictor.model, Options(), '', 'random')
+    assert predictor.bit_depth == metadata.bit_depth == 12
+    assert metadata.windows['size'] == predictor.model.windows['size'] == side

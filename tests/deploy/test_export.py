@@ -19,11 +19,13 @@ import xcit_mm_runtime
 from xcit_mm.deploy import check
 from xcit_mm.deploy import export as deploy
 from xcit_mm.deploy.export import report_path
-from xcit_mm.deploy.metadata import Options
+from xcit_mm.deploy.metadata import Options, describe
 from xcit_mm.deploy.precision import split_linear, to_half
 from xcit_mm.deploy.support import check_supported
+from xcit_mm.engine.testing import set_windows
 from xcit_mm.errors import UserError
 from xcit_mm.inference import load_predictor
+from xcit_mm.inference.predictors import CheckpointPredictor
 from xcit_mm_runtime import ImageError
 
 from ..tiny import HEADS, ROOT, WIDTH, build, call, recipe, write_model
@@ -128,6 +130,28 @@ def test_a_file_predicts_what_its_checkpoint_predicts(kind, request):
         refused = pytest.raises(ImageError, match='at least one patch')
         with refused if kind == 'segmentor' else contextlib.nullcontext():
             each(thin)
+
+
+def test_a_file_cuts_the_windows_of_its_checkpoint(detector):
+    path, plain = detector
+    cfg = recipe('mask_rcnn', 16)
+    set_windows(cfg, 64, 24)
+    model = build(cfg)
+    model.load_state_dict(plain.state_dict())
+    check_supported(model, Options())
+    assert check.compare(model, xcit_mm_runtime.load(path)).passed and model.windows['size'] == 64
+    exported, predictor = xcit_mm_runtime.load(path), CheckpointPredictor(cfg, model)
+    assert exported.metadata.windows is None
+    exported.metadata.windows = describe(cfg, model, Options(), '', 'random').windows
+    image = cv2.resize(np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8), (270, 190))
+    ours, theirs = exported(image), predictor(image)
+    pairs = check.match(vars(theirs), vars(ours), 270, check.TOLERANCES['float32'])
+    assert len(pairs) == len(ours.boxes) == len(theirs.boxes) > 5
+    assert all((theirs.masks[i] != ours.masks[j]).mean() < 0.01 for i, j in pairs)
+    exported.metadata.windows = None
+    assert (
+        len(exported(image).boxes) != len(ours.boxes) or (exported(image).boxes != ours.boxes).any()
+    )
 
 
 def test_attention_costs_two_products_of_all_tokens(segmentor):
@@ -371,6 +395,31 @@ def test_float16_keeps_a_shape_that_only_float16_reads():
     x = np.ones((2, 4), np.float32)
     # Four products of numbers below 1, each rounded to 11 bits.
     assert np.allclose(run_graph(model, x), (x @ weight).reshape(3, 4), atol=8 * 2**-11)
+
+
+def test_float16_is_not_used_for_weights_that_it_cannot_hold():
+    """With the LayerScale that the deep networks start with folded in, it would round most to 0."""
+    x, weight, scale = np.random.default_rng(0).normal(size=(3, 16, 16)).astype(np.float32)
+    weights = {
+        'large': 0.02 * weight,
+        'small': 1e-5 * 0.02 * weight,
+        'shifted': 1e-5 * 0.02 * scale,  # not a product of its own, so it is only stored in float16
+    }
+    nodes = [
+        ('MatMul', ['x', 'large'], ['y'], 'ffn.fc1/MatMul', {}),
+        ('MatMul', ['y', 'small'], ['z'], 'ffn.fc2/MatMul', {}),
+        ('Mul', ['x', 'shifted'], ['u'], 'backbone/Mul', {}),
+        ('Add', ['z', 'u'], ['out'], 'backbone/Add', {}),
+    ]
+    shape = [16, 16]
+    model = graph_of(nodes, {'x': shape}, {'out': shape}, weights, dict.fromkeys('yzu', shape))
+    expected = run_graph(model, x)
+    to_half(model)
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert types['large_half'] == onnx.TensorProto.FLOAT16
+    # Tokens, weights and hidden numbers are each rounded once to 11 bits.
+    error = np.linalg.norm(run_graph(model, x) - expected) / np.linalg.norm(expected)
+    assert error < 3 * 2**-11
 
 
 @pytest.mark.parametrize('bias', [[], ['bias']])

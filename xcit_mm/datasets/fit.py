@@ -34,7 +34,9 @@ class Fit:
         patch_size (int): 8 or 16.
         resize (dict): ``scale`` (long and short side) or ``scale_factor``, and ``keep_ratio``, as
             for mmdet's ``Resize``.
-        crop (int, optional): The side of the crops that training sees; None for whole images.
+        crop (int, optional): The side of the crops that training sees, and of the windows in which
+            tests do; None for whole images.
+        overlap (int): What neighboring windows have in common.
         scales (list[float]): Of anchors.
         ratios (list[float]): Of anchors.
         proposals (int): Per image.
@@ -47,6 +49,7 @@ class Fit:
     patch_size: int
     resize: dict[str, Any]
     crop: int | None
+    overlap: int
     scales: list[float]
     ratios: list[float]
     proposals: int
@@ -87,11 +90,18 @@ def choose_fit(
     scales, ratios, reached = _choose_anchors(seen.boxes, keep_anchors)
     most = int(objects.counts.max())
     detections = max(MIN_DETECTIONS, math.ceil(most / 100) * 100)
-    views = f'crops of {crop} x {crop} pixels, tests see whole images' if crop else 'whole images'
+    overlap = _round_up(_large_side(seen)) if crop else 0
+    views = 'whole images'
+    if crop:
+        views = (
+            f'crops of {crop} x {crop} pixels. Tests slide windows of this size over each image, '
+            f'with an overlap of {overlap}'
+        )
     return Fit(
         patch_size,
         resize,
         crop,
+        overlap,
         scales,
         ratios,
         max(MIN_PROPOSALS[gpu], int(PER_DETECTION * detections)),
@@ -108,13 +118,18 @@ def choose_fit(
 
 
 def _choose_resize(objects: Objects, scale: tuple[int, int]) -> tuple[dict[str, Any], str]:
-    """Return one size for all images, or their own if objects differ less in size there; why."""
+    """Return one size for all images, or their own if objects are seen better there; why."""
     resize = {'scale': scale, 'keep_ratio': True}
-    spread, own = (np.log(seen.sides).std() for seen in (objects.scaled(resize), objects))
+    usual = objects.scaled(resize)
+    spread, own = (np.log(seen.sides).std() for seen in (usual, objects))
+    small = float((usual.sides < COARSE).mean())
     if own < 0.9 * spread:
-        why = 'Images keep their own resolution, at which objects differ less in size'
-        return {'scale_factor': 1.0, 'keep_ratio': True}, why
-    return resize, 'Images are scaled to about one size'
+        why = 'at which objects differ less in size'
+    elif small > 1 - VISIBLE and np.median(usual.images / objects.images) < 1:
+        why = f'since {small:.0%} of the objects would be smaller than {COARSE} pixels without it'
+    else:
+        return resize, 'Images are scaled to about one size'
+    return {'scale_factor': 1.0, 'keep_ratio': True}, f'Images keep their own resolution, {why}'
 
 
 def _max_zoom(objects: Objects, seen: Objects) -> float:
@@ -125,9 +140,17 @@ def _max_zoom(objects: Objects, seen: Objects) -> float:
 def _choose_crop(seen: Objects, side: float) -> int | None:
     """Return the side of crops for training; None if most images are small enough to see whole."""
     # Most objects should be whole in most crops.
-    side = max(side, 2 * float(np.quantile(seen.boxes.max(axis=1), 0.95)))
-    side = math.ceil(side / 32) * 32
+    side = _round_up(max(side, 2 * _large_side(seen)))
     return side if np.quantile(seen.images.min(axis=1), 0.9) > 1.2 * side else None
+
+
+def _large_side(seen: Objects) -> float:
+    """Return the longer side of the larger objects."""
+    return float(np.quantile(seen.boxes.max(axis=1), 0.95))
+
+
+def _round_up(side: float) -> int:
+    return math.ceil(side / 32) * 32
 
 
 def _choose_anchors(boxes: np.ndarray, keep: bool) -> tuple[list[float], list[float], float]:

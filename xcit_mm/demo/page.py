@@ -1,6 +1,5 @@
 """One self-contained page: numbers, curves, pictures, the commands that made them, versions."""
 
-import base64
 import html
 import io
 import json
@@ -9,25 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..html_page import html_image, html_page
 from ..tables import best_value, format_metric
 
 Curve = dict[int, float]
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
-.cards { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.5rem 0; }
-.card { background: var(--soft); border-radius: .6rem; padding: .8rem 1.4rem; text-align: center; }
-.card b { display: block; font-size: 2.2rem; font-variant-numeric: tabular-nums; }
-.curve { background: #fff; border-radius: .6rem; padding: .5rem; }
-.curve img { width: 100%; }
-.pictures { display: grid; gap: .8rem; }
-.pictures { grid-template-columns: repeat(auto-fill, minmax(26rem, 1fr)); }
-.pictures img { width: 100%; border-radius: .4rem; }
-pre { background: var(--soft); padding: .8rem; border-radius: .6rem; white-space: pre-wrap; }
-td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: tabular-nums; }
-"""
 
 
 @dataclass
@@ -69,21 +53,17 @@ def render(sections: list[Section], facts: dict[str, str]) -> str:
         for key, value in facts.items()
     )
     body = ''.join(_section(section) for section in sections)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>XCiT-MM demo</title><style>{STYLE}</style></head><body>'
-        '<h1>XCiT-MM demo</h1><p>Two models trained from scratch on drawn images and '
-        'evaluated on images that they have not seen.</p>'
-        f'<div class="cards">{cards}</div>{body}'
-        f'<h2>How it was made</h2><table>{rows}</table></body></html>\n'
+    return html_page(
+        'XCiT-MM demo',
+        '<p>Two models trained from scratch on drawn images and evaluated on images that they have '
+        f'not seen.</p><div class="cards">{cards}</div>{body}'
+        f'<h2>How it was made</h2><table>{rows}</table>',
     )
 
 
 def _section(section: Section) -> str:
     pictures = ''.join(
-        f'<img alt="{html.escape(path.stem)}" src="{_data("image/png", path.read_bytes())}">'
-        for path in section.pictures
+        html_image(path.stem, 'image/png', path.read_bytes()) for path in section.pictures
     )
     metrics = ''.join(
         f'<tr><td>{html.escape(key)}</td><td data-metric="{html.escape(key)}">{value:.4g}</td></tr>'
@@ -91,17 +71,13 @@ def _section(section: Section) -> str:
     )
     commands = html.escape('\n'.join(section.commands))
     return (
-        f'<h2>{html.escape(section.title)}</h2><div class="curve"><img alt="curves" '
-        f'src="{_data("image/svg+xml", section.curves)}"></div>'
+        f'<h2>{html.escape(section.title)}</h2><div class="curve">'
+        f'{html_image("curves", "image/svg+xml", section.curves)}</div>'
         '<h3>Ground truth (left) and prediction (right)</h3>'
         f'<div class="pictures">{pictures}</div>'
         f'<details><summary>All metrics</summary><table>{metrics}</table></details>'
         f'<h3>Commands</h3><pre>{commands}</pre>'
     )
-
-
-def _data(kind: str, content: bytes) -> str:
-    return f'data:{kind};base64,{base64.b64encode(content).decode()}'
 
 
 def read_curves(work_dir: Path, metrics: list[str]) -> tuple[Curve, dict[str, Curve]]:

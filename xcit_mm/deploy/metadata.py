@@ -87,6 +87,7 @@ def describe(cfg: Config, model: Any, options: Options, name: str, checkpoint: s
         patch_size=backbone.patch_size,
         padding_divisor=prepared.divisor if prepared.divisor > 1 else None,
         binary_threshold=binary_threshold,
+        windows=getattr(model, 'windows', None) if task == 'detection' else None,
         precision=options.precision,
         checkpoint={'name': checkpoint.rpartition('/')[2], 'sha256': checkpoint_hash(checkpoint)},
         versions=versions,

@@ -2,7 +2,8 @@
 
 Both leave alone what few bits would spoil: attention, whose covariance is a sum over all tokens,
 which float16 cannot hold; positions, normalization, resizing, and the last layers of the heads with
-all that computes with boxes.
+all that computes with boxes. Float16 also leaves alone weights that it cannot hold, such as those
+with a small LayerScale folded in.
 """
 
 import json
@@ -27,6 +28,9 @@ FOLLOWERS = {
 }  # fmt: skip
 # Weights with fewer numbers are not worth an operator that converts them.
 MIN_WEIGHT = 256
+# How far float16 may be from a weight, relative to its norm. In its range, it is off by 2^-11 at
+# most; below, it rounds to zero.
+MAX_ERROR = 2**-10
 
 
 def lower(path: Path, metadata: Metadata, images: Iterable[np.ndarray] | None = None) -> None:
@@ -106,7 +110,11 @@ def to_half(model: Any) -> None:
         if name in needed:
             nodes.append(cast(casts[name], name, TensorProto.FLOAT))
     # What stays in float32 has its large weights converted back, once, when the file is loaded.
-    large = {name for name in needed & set(weights) if np.prod(weights[name].dims) >= MIN_WEIGHT}
+    large = {
+        name
+        for name in needed & set(weights)
+        if np.prod(weights[name].dims) >= MIN_WEIGHT and fits_half(weights[name])
+    }
     restored = [cast(half_weight(name), name, TensorProto.FLOAT) for name in sorted(large)]
     # Shapes and indices stay, whoever reads them.
     used = needed | {t.name for t in graph.initializer if t.name not in weights}
@@ -118,14 +126,25 @@ def to_half(model: Any) -> None:
 
 def half_nodes(graph: Any) -> set[str]:
     """Return the names of the nodes that can be computed in float16."""
-    floats, names = float_values(graph), {node.name for node in products(graph)}
-    made = {node.output[0] for node in products(graph)}
+    floats, weights = float_values(graph), {tensor.name: tensor for tensor in graph.initializer}
+    chosen = [node for node in products(graph) if fits_half(weights[node.input[1]])]
+    names, made = {node.name for node in chosen}, {node.output[0] for node in chosen}
     for node in graph.node:  # in the order of computation
         taken = [name for name in node.input if name in floats]
         if node.op_type in FOLLOWERS and taken and all(name in made for name in taken):
             names.add(node.name)
             made.add(node.output[0])
     return names
+
+
+def fits_half(weight: Any) -> bool:
+    """Return whether float16 can hold a weight."""
+    from onnx import numpy_helper
+
+    values = numpy_helper.to_array(weight).astype(np.float64)
+    with np.errstate(over='ignore'):
+        error = np.linalg.norm(values.astype(np.float16) - values)
+    return bool(error <= MAX_ERROR * np.linalg.norm(values))
 
 
 def float_values(graph: Any) -> set[str]:

@@ -13,6 +13,8 @@ from .metadata import Options
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
 DETECTORS = ('FasterRCNN', 'MaskRCNN', 'CascadeRCNN')
+# The same with windows, which the runtime cuts.
+SLIDING_DETECTORS = tuple(f'Sliding{name}' for name in DETECTORS)
 BOX_HEADS = ('BBoxHead', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
 MASK_HEADS = ('FCNMaskHead', 'NormalInitMaskHead')
 # What mmcv's batched_nms takes; another key would change the result.
@@ -77,7 +79,8 @@ def _check_segmentor(model: Any) -> None:
 
 
 def _check_detector(model: Any) -> None:
-    _check_type(model, 'the model', *DETECTORS, why='only two-stage detectors can be exported')
+    if type(model).__name__ not in SLIDING_DETECTORS:
+        _check_type(model, 'the model', *DETECTORS, why='only two-stage detectors can be exported')
     rpn, roi = model.rpn_head, model.roi_head
     _check_type(rpn, 'the RPN head', 'RPNHead')
     _check_type(rpn.prior_generator, 'the anchor generator', 'AnchorGenerator')

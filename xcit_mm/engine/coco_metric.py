@@ -26,6 +26,10 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
 
     #: The limit on detections per image and class of each AP. COCO's is 100.
     max_dets = 100
+    #: Whether to keep :attr:`evaluations`, which a report is drawn from.
+    keep_details = False
+    #: The evaluation of boxes (``bbox``) and of masks (``segm``), with the match of each object.
+    evaluations: dict[str, COCOeval]
     #: For each class, its mAP of boxes and of masks; NaN for a class without objects.
     per_class: dict[str, dict[str, float]]
     metrics: list[str]
@@ -36,6 +40,7 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
         """As in mmdet."""
         metrics, prefix = self.metrics, self.outfile_prefix
         self.per_class = {name: {} for name in self.dataset_meta['classes']}
+        self.evaluations = {}
         with tempfile.TemporaryDirectory() as folder:
             self.outfile_prefix = prefix or f'{folder}/results'
             self.metrics = [metric for metric in metrics if metric == 'proposal_fast']
@@ -85,20 +90,15 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
             raise KeyError(f'metric item {unknown[0]!r} is not one of {", ".join(values)}')
         if metric == 'proposal':
             return {item: values[item] for item in items}
+        if self.keep_details:
+            self.evaluations[metric] = run
         found = {f'{metric}_{item}': values[item] for item in items}
         return found | self._evaluate_classes(metric, run)
 
     def _items(self, run: COCOeval) -> Iterator[tuple[str, float]]:
         """Yield mmdet's metric items; -1 where there are no objects."""
-        precision, recall = run.eval['precision'], run.eval['recall']
-        limits = run.params.maxDets
-        precision = precision[..., limits.index(self.max_dets)]  # IoU, recall, class, area
-        yield 'mAP', mean(precision[..., 0])
-        for percent in (50, 75):
-            is_chosen = np.isclose(self.iou_thrs, percent / 100)
-            yield f'mAP_{percent}', mean(precision[is_chosen, ..., 0])
-        for area, name in enumerate('sml', 1):
-            yield f'mAP_{name}', mean(precision[..., area])
+        yield from self.average_precisions(self.precisions(run))
+        recall, limits = run.eval['recall'], run.params.maxDets
         # IoU, class, area, limit. The names are those of the default limits, as in mmdet.
         for name, limit in zip(('100', '300', '1000'), sorted(self.proposal_nums), strict=False):
             yield f'AR@{name}', mean(recall[..., 0, limits.index(limit)])
@@ -106,9 +106,22 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
             at = limits.index(max(self.proposal_nums))
             yield f'AR_{name}@1000', mean(recall[..., area, at])
 
+    def precisions(self, run: COCOeval) -> np.ndarray:
+        """Return the precision by IoU threshold, recall, class and area; -1 without objects."""
+        return run.eval['precision'][..., run.params.maxDets.index(self.max_dets)]
+
+    def average_precisions(self, precision: np.ndarray) -> Iterator[tuple[str, float]]:
+        """Yield mmdet's metric items of precision for all or some of the classes."""
+        yield 'mAP', mean(precision[..., 0])
+        for percent in (50, 75):
+            is_chosen = np.isclose(self.iou_thrs, percent / 100)
+            yield f'mAP_{percent}', mean(precision[is_chosen, ..., 0])
+        for area, name in enumerate('sml', 1):
+            yield f'mAP_{name}', mean(precision[..., area])
+
     def _evaluate_classes(self, metric: str, run: COCOeval) -> dict[str, float]:
         """Set :attr:`per_class`; with ``classwise``, return it in mmdet's form."""
-        precision = run.eval['precision'][..., 0, run.params.maxDets.index(self.max_dets)]
+        precision = self.precisions(run)[..., 0]
         for category, values in zip(run.params.catIds, np.moveaxis(precision, 2, 0), strict=True):
             (entry,) = self._coco_api.loadCats([category])
             value = mean(values)

@@ -1,15 +1,16 @@
 """Measures how long a training takes, with a few of its own iterations."""
 
 import itertools
-import resource
 import sys
 import time
 from copy import deepcopy
 from dataclasses import dataclass
+from logging import WARNING
 from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
@@ -17,8 +18,8 @@ from ..compat import revert_sync_bn
 from .config import scope_of
 from .runner import GuardedRunner, choose_device
 
-# At least two steps and at most this many, unless they take longer.
-STEPS, SECONDS = 8, 30.0
+# Steps that are measured: for a schedule, and for an estimate. After SECONDS, two are enough.
+STEPS, QUICK_STEPS, SECONDS = 8, 2, 30.0
 
 
 @dataclass
@@ -28,41 +29,63 @@ class Pace:
     Args:
         iteration (float): Seconds per iteration, with loading the images.
         image (float): Seconds per image of a validation.
-        memory (float): Memory of the training at its peak, in gigabytes: that of the GPU, or on a
-            CPU that of the process.
+        memory (float, optional): Memory of the training at its peak, in gigabytes: that of the
+            GPU, or on a CPU that of the process; None on Windows, which does not tell.
     """
 
     iteration: float
     image: float
-    memory: float
+    memory: float | None
 
 
-def measure_pace(cfg: Config) -> Pace:
+def measure_pace(cfg: Config, steps: int = STEPS) -> Pace:
     """Run a few iterations of a training and a validation, from random weights.
 
     Args:
         cfg (Config): The config; not changed.
+        steps (int): The number of iterations. Defaults to :data:`STEPS`.
     """
     cfg = deepcopy(cfg)
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(WARNING)  # mmengine logs a line for each parameter
+    try:
+        return _measure(cfg, steps)
+    finally:
+        logger.setLevel(level)
+
+
+def _measure(cfg: Config, steps: int) -> Pace:
     init_default_scope(scope_of(cfg))
     revert_sync_bn(cfg)
     model = MODELS.build(cfg.model).to(choose_device(cfg))
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     with torch.enable_grad():
         model.train()
-        step = _time(cfg.train_dataloader, lambda batch: model.train_step(batch, wrapper))
+        step = _time(cfg.train_dataloader, lambda batch: model.train_step(batch, wrapper), steps)
     model.eval()
-    image = _time(cfg.val_dataloader, model.val_step) / cfg.val_dataloader.get('batch_size', 1)
-    is_cuda = torch.cuda.is_available()
+    images = cfg.val_dataloader.get('batch_size', 1)
+    image = _time(cfg.val_dataloader, model.val_step, steps) / images
+    return Pace(step, image, _peak_memory())
+
+
+def _peak_memory() -> float | None:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e9
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     # A Mac counts bytes, others kilobytes.
     unit = 1 if sys.platform == 'darwin' else 1024
-    used = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = torch.cuda.max_memory_allocated() if is_cuda else used
-    return Pace(step, image, peak / 1e9)
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
 
 
-def _time(loader: dict[str, Any], run: Any) -> float:
-    """Return the median seconds of loading and running a batch, without the first."""
+def _time(loader: dict[str, Any], run: Any, steps: int) -> float:
+    """Return the mean seconds of loading and running a batch, without the first.
+
+    The mean, not the median: images may differ in size.
+    """
     settings = {**loader, 'num_workers': 0, 'persistent_workers': False}
     batches = GuardedRunner.build_dataloader(settings, seed=0)
     times: list[float] = []
@@ -74,6 +97,6 @@ def _time(loader: dict[str, Any], run: Any) -> float:
         now = time.perf_counter()
         times.append(now - start)
         start = now
-        if len(times) > STEPS or (len(times) > 2 and sum(times) > SECONDS):
+        if len(times) > steps or (len(times) > 2 and sum(times) > SECONDS):
             break
-    return sorted(times[1:])[len(times[1:]) // 2]
+    return sum(times[1:]) / len(times[1:])

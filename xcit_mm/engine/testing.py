@@ -96,6 +96,29 @@ def set_tta(cfg: Config) -> None:
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
+def set_windows(cfg: Config, size: int, overlap: int) -> None:
+    """Let a model see images in sliding windows, as ``--window`` and ``--overlap`` do.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        size (int): Side of the windows, in pixels of the image as the test pipeline gives it.
+        overlap (int): What neighbors have in common.
+    """
+    cfg.model.setdefault('test_cfg', {})
+    if dense_scope_of(cfg, '--window') == 'mmseg':
+        stride = size - overlap
+        slide = dict(mode='slide', crop_size=(size, size), stride=(stride, stride))
+        cfg.model.test_cfg.update(slide)
+        return
+    from ..models.sliding_windows import DETECTORS, PREFIX
+
+    name = type_name(cfg.model).removeprefix(PREFIX)
+    if name not in DETECTORS:
+        raise UserError(f'--window: {name} has no windows; {", ".join(DETECTORS)} have.')
+    cfg.model.type = PREFIX + name
+    cfg.model.test_cfg.windows = dict(size=size, overlap=overlap)
+
+
 def _find_evaluator(cfg: Config, kind: str, argument: str) -> dict[str, Any]:
     """Return the test evaluator of a type.
 

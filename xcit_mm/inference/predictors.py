@@ -48,11 +48,15 @@ class CheckpointPredictor:
 
     def __call__(self, image: np.ndarray) -> Result:
         """Predict for one image, BGR; raise ImageError or MemoryError if that is impossible."""
+        with torch.no_grad():
+            return self.result(self.run(image))
+
+    def run(self, image: np.ndarray) -> Any:
+        """Return mmdet's or mmseg's sample of one image, with a graph for gradients if enabled."""
         check_size(image.shape, getattr(self.model.backbone, 'patch_size', 1))
         try:
             data = self.pipeline({'img': image, 'img_id': 0})
-            with torch.no_grad():
-                (sample,) = self.model.test_step({key: [value] for key, value in data.items()})
+            (sample,) = self.model.test_step({key: [value] for key, value in data.items()})
         except (MemoryError, RuntimeError, ValueError, cv2.error) as error:
             if is_out_of_memory(error):
                 raise MemoryError(first_line(error)) from error
@@ -60,6 +64,10 @@ class CheckpointPredictor:
                 raise
             # Too small for the network, or too thin to be resized.
             raise ImageError(' '.join(str(error).split())) from error
+        return sample
+
+    def result(self, sample: Any) -> Result:
+        """Return what a sample predicts as arrays."""
         if self.task == 'detection':
             found = sample.pred_instances.cpu().numpy()
             arrays = (found.bboxes, found.scores, found.labels, found.get('masks'))

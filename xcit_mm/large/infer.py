@@ -3,13 +3,12 @@
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from rich.progress import Progress, TaskID, TimeElapsedColumn
 
-from xcit_mm_runtime import coco
+from xcit_mm_runtime import coco, rle
 from xcit_mm_runtime.files import write_png
 from xcit_mm_runtime.inputs import find_images
 from xcit_mm_runtime.progress import progress_bar
@@ -24,6 +23,8 @@ from .segment import StepProgress, WholeSegmentation
 from .sliding import detect_windows, segment_windows
 
 UNFINISHED = 'unfinished'
+# In the preview of a scene with more objects, masks are too small to see and would fill the memory.
+PREVIEW_MASKS = 200
 
 
 def find_large_images(inputs: Iterable[str]) -> list[Path]:
@@ -100,7 +101,7 @@ def detect_large(
     score_thr: float | None,
     scale: Scale | None = None,
 ) -> None:
-    """Detect in images by sliding windows, and write all boxes to one file in COCO's layout.
+    """Detect in images by sliding windows, and write all objects to one file in COCO's layout.
 
     Args:
         model (BaseDetector): The detector, in eval mode.
@@ -109,7 +110,7 @@ def detect_large(
         ids (Ids): The ids of the images and classes.
         window (int): Side of the windows.
         overlap (int): What neighboring windows have in common.
-        score_thr (float, optional): Lowest score of the boxes in the preview of each image; None
+        score_thr (float, optional): Lowest score of the objects in the preview of each image; None
             for no previews.
         scale (callable, optional): As for :func:`.open_image`. Defaults to None.
 
@@ -124,13 +125,19 @@ def detect_large(
         for number, path in zip(cast(Sequence[int], ids.images), paths, strict=True):
             image = open_image(path, scale)
             found = detect_windows(model, image, window, overlap, report)
-            boxes, scores, labels = (found[key].numpy() for key in ('boxes', 'scores', 'labels'))
-            result = Detections(boxes, scores, labels, None, classes, palette)
-            records.append(coco.record(result, number, path, image.shape, ids.categories))
+            result = Detections(found.boxes, found.scores, found.labels, None, classes, palette)
+            record = coco.record(result, number, path, image.shape, ids.categories)
+            for entry, mask in zip(record['annotations'], found.masks or (), strict=False):
+                entry['segmentation'] = rle.encode_part(*mask, image.shape[:2])
+            records.append(record)
             if score_thr is not None:
                 picture, step = read_preview(image)
-                small = replace(result, boxes=boxes / step)
-                write_png(out.parent / 'vis' / f'{path.stem}.png', small.draw(picture, score_thr))
+                small = found.above(score_thr)
+                if len(small.scores) > PREVIEW_MASKS:
+                    small.masks = None
+                boxes, masks = small.rescale(picture.shape[:2], (step, step))
+                shown = Detections(boxes, small.scores, small.labels, masks, classes, palette)
+                write_png(out.parent / 'vis' / f'{path.stem}.png', shown.draw(picture, score_thr))
     coco.write_predictions(out, ids.meaning, ids.categories, records)
 
 

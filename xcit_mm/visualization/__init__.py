@@ -6,6 +6,7 @@ from typing import Any
 from .class_attention import class_attention
 from .cross_covariance import CrossCovariance, cross_covariance
 from .drawing import as_array
+from .gradient import gradient_maps
 from .images import Normalize
 from .load import Subject, load_subject
 from .magnitude import query_key_magnitude
@@ -19,6 +20,7 @@ __all__ = [
     'as_array',
     'class_attention',
     'cross_covariance',
+    'gradient_maps',
     'load_subject',
     'pyramid_features',
     'query_key_magnitude',

@@ -103,6 +103,7 @@ class HeatMaps:
         columns (int): Longer rows continue below.
         stride (float): Image pixels per token.
         unit (str): What the color bar shows.
+        norm (Normalize, optional): The range of the colors. Defaults to None, that of the maps.
     """
 
     title: str
@@ -111,6 +112,7 @@ class HeatMaps:
     columns: int
     stride: float
     unit: str
+    norm: Normalize | None = None
 
     def _lines(self) -> list[tuple[str, slice]]:
         """Return what is drawn below each other: a row, and the part of it that fits."""
@@ -129,7 +131,7 @@ class HeatMaps:
         lines = self._lines()
         places = canvas.add_gridspec(max(len(lines), 2), min(len(self.titles), self.columns) + 2)
         frame.show(canvas.add_subplot(places[:2, :2]))
-        norm = robust_range([values for maps in self.rows.values() for values in maps])
+        norm = self.norm or robust_range([values for maps in self.rows.values() for values in maps])
         panels = []
         for i, (label, part) in enumerate(lines):
             for j, values in enumerate(self.rows[label][part]):

@@ -115,6 +115,18 @@ def test_training_options(options, autocast):
     assert num_graphs() <= MAX_GRAPHS * kinds
 
 
+def test_weights_are_cast_together_as_autocast_casts_them_one_by_one():
+    weight = torch.randn(5, 4).mT.requires_grad_()  # of another layout
+    tensors = [weight, torch.randn(3, requires_grad=True)]
+    torch.library.opcheck(compiled.cast_together, (tensors, torch.bfloat16))
+    together = compiled.cast_together(tensors, torch.bfloat16)
+    alone = [tensor.to(torch.bfloat16) for tensor in tensors]
+    factors = [torch.randn(tensor.shape).bfloat16() for tensor in tensors]
+    gradients = [torch.autograd.grad(each, tensors, factors) for each in (together, alone)]
+    for a, b in zip([*together, *gradients[0]], [*alone, *gradients[1]], strict=True):
+        assert a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+
+
 @pytest.mark.usefixtures('quick')
 def test_the_cheaper_form_is_chosen_outside_of_the_graph(monkeypatch):
     model, plain = pair()

@@ -7,7 +7,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.registry import TASK_UTILS
 
-from ...configs import innermost_datasets, nested_dicts, resizing, type_name
+from ...configs import innermost_datasets, nested_dicts, resizing, type_name, window_settings
 from ...engine.evaluated import find_low_limits
 from ..fit import REACHED, VISIBLE
 from ..objects import Objects, best_overlaps
@@ -18,69 +18,70 @@ UNREACHED = 0.3
 MAX_UNREACHED = 0.2
 
 
-def describe_fit(cfg: Config, objects: Mapping[str, Objects]) -> list[dict[str, str]]:
-    """Return the rows of a table: what the data is like, and what the config makes of it.
+class FitReport:
+    """How the objects of a dataset fit the settings of a detector.
 
     Args:
-        cfg (Config): The config of a detector.
-        objects (Mapping[str, Objects]): The objects of each split; none for no rows.
+        cfg (Config): The config of the detector.
+        objects (Mapping[str, Objects]): The objects of each split; without any, there is nothing
+            to report.
     """
-    everything = _join(cfg, objects)
-    if everything is None:
-        return []
-    seen = everything.scaled(resizing(cfg))
-    counts, patch = everything.counts, _patch_size(cfg)
-    table = [
-        ('images', ', '.join(f'{len(part.images)} {s}' for s, part in objects.items()), ''),
-        ('image sizes', _span(everything.images), f'tested at {_span(seen.images)}{_crops(cfg)}'),
-        (
-            'objects per image',
-            f'{counts.mean():.0f} on average, at most {counts.max()}',
-            _limits(cfg),
-        ),
-        ('object sizes', _sides(everything), f'{_sides(seen)} at the test scale'),
-    ]
-    if patch:
-        share = float((seen.sides < patch).mean())
-        table.append(('', '', f'{share:.0%} are smaller than a patch of {patch} pixels'))
-    if (overlaps := _overlaps(cfg, seen)) is not None:
-        reached, lost = (overlaps >= REACHED).mean(), (overlaps < UNREACHED).mean()
-        text = f'best IoU with an anchor: {REACHED} or more for {reached:.0%}'
-        table.append(('anchors', '', f'{text}, below {UNREACHED} for {lost:.0%}'))
-    return [{'': row[0], 'data': row[1], 'config': row[2]} for row in table]
 
+    def __init__(self, cfg: Config, objects: Mapping[str, Objects]) -> None:
+        self.cfg, self.objects = cfg, objects
+        self.is_empty = not cfg.get('model') or not any(len(o.boxes) for o in objects.values())
+        if self.is_empty:
+            return
+        self.everything = Objects.join(objects.values())
+        self.seen = self.everything.scaled(resizing(cfg))
+        self.patch = _patch_size(cfg)
+        self.overlaps = _overlaps(cfg, self.seen)
 
-def find_misfits(cfg: Config, name: str, objects: Mapping[str, Objects]) -> Iterator[Problem]:
-    """Find settings of a detector with which it cannot find many of the objects.
+    def rows(self) -> list[dict[str, str]]:
+        """Return the rows of a table: what the data is like, and what the config makes of it."""
+        if self.is_empty:
+            return []
+        cfg, everything, seen = self.cfg, self.everything, self.seen
+        counts = everything.counts
+        sizes = f'tested at {_span(seen.images)}{_views(cfg)}'
+        per_image = f'{counts.mean():.0f} on average, at most {counts.max()}'
+        splits = ', '.join(f'{len(part.images)} {split}' for split, part in self.objects.items())
+        table = [
+            ('images', splits, ''),
+            ('image sizes', _span(everything.images), sizes),
+            ('objects per image', per_image, _limits(cfg)),
+            ('object sizes', _sides(everything), f'{_sides(seen)} at the test scale'),
+        ]
+        if self.patch:
+            share = float((seen.sides < self.patch).mean())
+            table.append(('', '', f'{share:.0%} are smaller than a patch of {self.patch} pixels'))
+        if self.overlaps is not None:
+            reached, lost = (self.overlaps >= REACHED).mean(), (self.overlaps < UNREACHED).mean()
+            text = f'best IoU with an anchor: {REACHED} or more for {reached:.0%}'
+            table.append(('anchors', '', f'{text}, below {UNREACHED} for {lost:.0%}'))
+        return [{'': row[0], 'data': row[1], 'config': row[2]} for row in table]
 
-    Args:
-        cfg (Config): Its config.
-        name (str): The name of the config.
-        objects (Mapping[str, Objects]): The objects of each split.
-    """
-    everything = _join(cfg, objects)
-    if everything is None:
-        return
-    seen, patch = everything.scaled(resizing(cfg)), _patch_size(cfg)
-    small = float((seen.sides < (patch or 0)).mean())
-    if small > 1 - VISIBLE:
-        detail = f'{small:.0%} are smaller than {patch} x {patch} pixels at the test scale'
-        yield Problem('config: small objects', name, detail)
-    overlaps = _overlaps(cfg, seen)
-    if overlaps is not None and (overlaps < UNREACHED).mean() > MAX_UNREACHED:
-        detail = f'the best IoU is below {UNREACHED} for {(overlaps < UNREACHED).mean():.0%}'
-        yield Problem('config: anchors', name, detail)
-    most = int(everything.counts.max())
-    if low := find_low_limits(cfg.model, most):
-        detail = f'an image has {most} objects. To raise them: --cfg-options {" ".join(low)}'
-        yield Problem('config: few detections', name, detail)
+    def problems(self, name: str) -> Iterator[Problem]:
+        """Find settings with which the detector cannot find many of the objects.
 
-
-def _join(cfg: Config, objects: Mapping[str, Objects]) -> Objects | None:
-    """Return all objects; None if there are none, or no model for them."""
-    if not cfg.get('model') or not any(len(part.boxes) for part in objects.values()):
-        return None
-    return Objects.join(objects.values())
+        Args:
+            name (str): The name of the config.
+        """
+        if self.is_empty:
+            return
+        small = float((self.seen.sides < (self.patch or 0)).mean())
+        if small > 1 - VISIBLE:
+            side = f'{self.patch} x {self.patch}'
+            detail = f'{small:.0%} are smaller than {side} pixels at the test scale'
+            yield Problem('config: small objects', name, detail)
+        lost = 0.0 if self.overlaps is None else float((self.overlaps < UNREACHED).mean())
+        if lost > MAX_UNREACHED:
+            detail = f'the best IoU is below {UNREACHED} for {lost:.0%}'
+            yield Problem('config: anchors', name, detail)
+        most = int(self.everything.counts.max())
+        if low := find_low_limits(self.cfg.model, most):
+            detail = f'an image has {most} objects. To raise them: --cfg-options {" ".join(low)}'
+            yield Problem('config: few detections', name, detail)
 
 
 def _patch_size(cfg: Config) -> int | None:
@@ -103,12 +104,15 @@ def _overlaps(cfg: Config, seen: Objects) -> np.ndarray | None:
     return None
 
 
-def _crops(cfg: Config) -> str:
+def _views(cfg: Config) -> str:
+    """Return the windows of tests and the crops of training, if there are any."""
+    windows = window_settings(cfg.model.get('test_cfg'))
+    text = f' in windows of {windows["size"]} x {windows["size"]}' if windows else ''
     for dataset in innermost_datasets(cfg.get('train_dataloader')):
         for step in nested_dicts(dataset.get('pipeline')):
             if type_name(step) == 'RandomCrop':
-                return f', trained on crops of {" x ".join(map(str, step["crop_size"]))}'
-    return ''
+                return f'{text}, trained on crops of {" x ".join(map(str, step["crop_size"]))}'
+    return text
 
 
 def _limits(cfg: Config) -> str:

@@ -1,7 +1,7 @@
 """Looks at a folder of a user's data: its format, splits, classes and sizes."""
 
 from .coco import find_coco
-from .data import FoundData, Split, explain_nothing_found
+from .data import RARE, FoundData, Split, explain_nothing_found
 from .labels import find_labels
 
-__all__ = ['FoundData', 'Split', 'explain_nothing_found', 'find_coco', 'find_labels']
+__all__ = ['RARE', 'FoundData', 'Split', 'explain_nothing_found', 'find_coco', 'find_labels']

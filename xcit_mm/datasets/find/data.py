@@ -14,6 +14,8 @@ from ..objects import Objects
 
 # Images that are looked at for what most have in common.
 SAMPLE = 200
+# A class with a smaller part of the labeled pixels is rare.
+RARE = 0.02
 # task -> what is looked for
 LOOKED_FOR = {
     'detection': 'annotations in the formats of COCO and labelme (JSON), Pascal VOC (XML) and YOLO '
@@ -59,6 +61,7 @@ class FoundData:
         first (int): The label of the first class, for segmentation.
         named (bool): Whether the names of the classes are known.
         assumed (dict[str, str]): What the labels do not say, by the option that says it.
+        shares (list[float]): The part of the labeled pixels that each class has, for segmentation.
     """
 
     root: Path
@@ -75,6 +78,13 @@ class FoundData:
     first: int = 0
     named: bool = True
     assumed: dict[str, str] = field(default_factory=dict)
+    shares: list[float] = field(default_factory=list)
+
+    @property
+    def rare_classes(self) -> list[str]:
+        """The classes with few of the pixels, but some."""
+        named = zip(self.classes, self.shares, strict=False)
+        return [name for name, share in named if 0 < share < RARE]
 
     @classmethod
     def describe(

@@ -93,11 +93,13 @@ def find_labels(
         scan.check_instances(ignored)
     start = _first_class(scan, ignored, classes) if first is None else first
     names = _class_names(scan, ignored, classes, start)
+    pixels = np.array([scan.pixels.get(start + number, 0) for number in range(len(names))])
     data = FoundData.describe(
         folder,
         splits,
         images,
         names,
+        shares=(pixels / pixels.sum()).tolist(),
         suffix=suffix,
         void=ignored,
         first=start,

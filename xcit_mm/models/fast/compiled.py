@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..layers import LPI, XCiTLayer
+from ..layers import XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
+from .operators import cast_all
 from .precision import autocast_dtype
 from .residual import add_branch, path_scales
-from .xca import choose_form, covariance_xca, scaled_xca
+from .xca import attend_tokens, choose_form, covariance_xca
 
 if TYPE_CHECKING:
     from ..trunk import XCiTTrunk
@@ -98,20 +99,29 @@ def run_layer(
         recompute (tuple[bool, bool]): Whether backward recomputes the two branches in which tokens
             interact, and the feed-forward branch.
     """
+    xca, lpi, ffn = layer.xca, layer.lpi, layer.ffn
+    products = [lpi.conv1, lpi.conv2, ffn.fc1, ffn.fc2]
+    if form == 'token':  # the covariance form multiplies these two in float32
+        products += [xca.qkv, xca.proj]
+    conv1, conv2, fc1, fc2, *qkv_proj = product_weights(x, products)
 
     def attend(x: Tensor) -> Tensor:
         tokens = layer.norm1(x)
         if form == 'token':
-            return scaled_xca(tokens, layer.xca, None, form)
+            qkv, proj = qkv_proj
+            return _linear(attend_tokens(_linear(tokens, *qkv), xca), *proj)
         # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
         origin = layer.norm1(x[:, :1]).detach()
-        return covariance_xca(tokens, layer.xca, None, origin)
+        return covariance_xca(tokens, xca, None, origin)
 
     def interact(x: Tensor) -> Tensor:
-        return interact_locally(layer.norm3(x), layer.lpi, height, width)
+        hidden = F.gelu(_convolve(layer.norm3(x), *conv1, height, width))
+        # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
+        pixels = hidden.view(-1, hidden.shape[2], 1, 1)
+        return _convolve(lpi.norm(pixels).view_as(hidden), *conv2, height, width)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return layer.ffn(layer.norm2(x))
+        return _linear(F.gelu(_linear(layer.norm2(x), *fc1)), *fc2)
 
     mixing, last = recompute
     gammas = (layer.gamma1, layer.gamma3, layer.gamma2)
@@ -124,14 +134,6 @@ def run_layer(
     return x
 
 
-def interact_locally(tokens: Tensor, lpi: LPI, height: int, width: int) -> Tensor:
-    """Run local patch interaction on normalized tokens (B, N, d)."""
-    hidden = F.gelu(_convolve(tokens, lpi.conv1, height, width))
-    # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
-    pixels = hidden.view(-1, hidden.shape[2], 1, 1)
-    return _convolve(lpi.norm(pixels).view_as(hidden), lpi.conv2, height, width)
-
-
 def synchronizes(norm: nn.Module) -> bool:
     """Return whether a norm layer exchanges statistics with other processes."""
     if not (isinstance(norm, nn.SyncBatchNorm) and norm.training):
@@ -139,14 +141,51 @@ def synchronizes(norm: nn.Module) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _convolve(tokens: Tensor, conv: nn.Conv2d, height: int, width: int) -> Tensor:
-    # Autocast does not know our operator.
-    dtype = autocast_dtype(tokens) or tokens.dtype
-    weight, bias = conv.weight.to(dtype), cast(Tensor, conv.bias).to(dtype)
-    return depthwise_conv(tokens.to(dtype), weight, bias, height, width)
+def product_weights(x: Tensor, layers: Sequence[Any]) -> list[tuple[Tensor, Any]]:
+    """Return weight and bias of each layer, in the type in which autocast multiplies tokens x."""
+    dtype = autocast_dtype(x)
+    if dtype is None:
+        return [(layer.weight, layer.bias) for layer in layers]
+    parameters = [p for layer in layers for p in (layer.weight, layer.bias) if p is not None]
+    halves = iter(cast_together(parameters, dtype))
+    return [(next(halves), None if layer.bias is None else next(halves)) for layer in layers]
 
 
-# The operator. Inductor calls it as it is, without looking inside.
+def _linear(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(tokens.to(weight.dtype), weight, bias)
+
+
+def _convolve(tokens: Tensor, weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
+    return depthwise_conv(tokens.to(weight.dtype), weight, bias, height, width)
+
+
+# The operators. Inductor calls them as they are, without looking inside.
+
+
+@torch.library.custom_op(
+    'xcit_mm::cast_together',
+    mutates_args=(),
+    schema='(Tensor[] tensors, ScalarType dtype) -> Tensor[]',
+)
+def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return tensors in another type: on a GPU, by one kernel instead of one for each."""
+    return cast_all(tensors, dtype)
+
+
+@cast_together.register_fake
+def _(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+
+
+def _keep_dtype(ctx: Any, inputs: tuple, output: list[Tensor]) -> None:
+    ctx.dtype = inputs[0][0].dtype
+
+
+def _cast_back(ctx: Any, grads: Sequence[Tensor]) -> tuple[list[Tensor], None]:
+    return cast_together(grads, ctx.dtype), None
+
+
+cast_together.register_autograd(_cast_back, setup_context=_keep_dtype)
 
 
 @torch.library.custom_op('xcit_mm::depthwise_conv', mutates_args=())

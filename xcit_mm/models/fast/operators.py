@@ -106,6 +106,15 @@ def layer_norm_backward(
     )
 
 
+def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return copies of tensors in another type; the public way takes one kernel for each."""
+    if not hasattr(torch, '_foreach_copy_'):
+        return [tensor.to(dtype, copy=True) for tensor in tensors]
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
 def is_compiling() -> bool:
     """Return whether ``torch.compile`` or ``torch.export`` records."""
     return bool(_is_compiling and _is_compiling())

@@ -43,10 +43,10 @@ class GPU:
     SHARE = 1 / 3
 
 
-# How the forms differ on a GPU, in inference and in training, counted on fake tensors, unmeasured:
-# bytes that the covariance form saves per number of the tokens and adds per element of a d x d
-# matrix, and the kernels that it adds.
-GPU_COUNTS = {False: (70, 150, 12), True: (300, 550, 27)}
+# How the forms differ on a GPU with autocast, in inference and in training: bytes that the
+# covariance form saves per number of the tokens and adds per element of a d x d matrix, and the
+# kernels that it adds. ``python -m dev.gpu_cost --forms`` counts them; they were not measured.
+GPU_COUNTS = {False: (66, 176, 3), True: (307, 648, 13)}
 
 
 def choose_form(form: str, xca: XCA, x: Tensor) -> str:
@@ -103,7 +103,7 @@ def scaled_xca(tokens: Tensor, xca: XCA, gamma: Tensor | None, form: str) -> Ten
     if gamma is None:
         return _token_xca(tokens, xca)
     weight, bias = gamma[:, None] * xca.proj.weight, gamma * xca.proj.bias
-    return F.linear(_attend(tokens, xca), weight, bias)
+    return F.linear(attend_tokens(xca.qkv(tokens), xca), weight, bias)
 
 
 def covariance_xca(
@@ -135,17 +135,21 @@ def covariance_xca(
 
 def _token_xca(tokens: Tensor, xca: XCA) -> Tensor:
     """Return ``XCA(x)`` in token form."""
-    return xca.proj(_attend(tokens, xca)) if tokens.device.type == 'cpu' else xca(tokens)
+    return xca.proj(attend_tokens(xca.qkv(tokens), xca))
 
 
-def _attend(tokens: Tensor, xca: XCA) -> Tensor:
-    """Return the attended values (B, N, d) of tokens (B, N, d).
+def attend_tokens(qkv: Tensor, xca: XCA) -> Tensor:
+    """Return the attended values (B, N, d) from queries, keys and values (B, N, 3 d).
 
-    For a CPU. Instead of queries and keys, their products are scaled: these are fewer numbers. They
-    are at least float32, or they would overflow.
+    On a CPU, the products of queries and keys are scaled instead of queries and keys: these are
+    fewer numbers. They are at least float32, or they would overflow.
     """
-    qkv = xca.qkv(tokens).unflatten(2, (3, xca.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    with without_autocast(tokens):
+    qkv = qkv.unflatten(2, (3, xca.num_heads, -1))
+    if qkv.device.type != 'cpu':
+        queries, keys, values = (each.permute(0, 2, 3, 1) for each in qkv.unbind(2))
+        return (xca.attention_map(queries, keys) @ values).permute(0, 3, 1, 2).flatten(2)
+    qkv = qkv.permute(2, 0, 3, 1, 4)
+    with without_autocast(qkv):
         # Copies, (B, h, N, d/h), save the products below copies of their own.
         if torch.is_grad_enabled():
             # One by one, so that backward joins the three gradients in one step.

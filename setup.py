@@ -64,6 +64,8 @@ EXTRAS = {
         'onnx>=1.17',
         'onnxscript>=0.5',
     ],
+    # What learns PCA and codebooks for retrieval.
+    'retrieval': ['scikit-learn>=1.2'],
     # For images that are read and written by windows.
     'large': ['tifffile'],
     # What serves an exported file over HTTP, on top of what runs it.

@@ -69,7 +69,7 @@ SUITE = 'tests/compat/test_mmcv_ops.py tests/models/test_golden.py tests/models/
 # What the default tests need besides; they skip what needs more.
 SUITE_NEEDS = (
     'pytest-xdist onnx onnxruntime tifffile openmim fastapi uvicorn python-multipart '
-    'prometheus-client httpx "ray[data,serve]" pyarrow'
+    'prometheus-client httpx "ray[data,serve]" pyarrow scikit-learn'
 )
 # How far the first losses may be from those of this row.
 FIRST, TOLERANCE = 'today', 1e-3

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from xcit_mm.stats import (
+from xcit_mm.paper import (
     MASK_RCNN,
     SEM_FPN,
     UPERNET,
     PaperHead,
-    config_parameters,
-    paper_tables,
+    classifier_config,
+    paper_rows,
 )
+from xcit_mm.stats import config_parameters
 from xcit_mm.tables import format_table
 from xcit_mm.weights import published
 from xcit_mm_runtime.files import write_atomically
@@ -34,14 +35,12 @@ class Entry(NamedTuple):
     """A head of the zoo.
 
     Args:
-        head (PaperHead): Its configs and its table.
-        weights (str): Short name of its weights, with a placeholder for the size.
+        head (PaperHead): Its configs, its weights and its table.
         results (tuple): Tasks, each with its metrics and their columns in the table.
     """
 
     head: PaperHead
-    weights: str
-    results: tuple[tuple[str, dict[str, int]], ...]
+    results: tuple[tuple[str, dict[str, str]], ...]
 
     @property
     def collection(self) -> str:
@@ -52,11 +51,13 @@ class Entry(NamedTuple):
 ENTRIES = (
     Entry(
         MASK_RCNN,
-        'coco/{}',
-        (('Object Detection', {'box AP': 1}), ('Instance Segmentation', {'mask AP': 4})),
+        (
+            ('Object Detection', {'box AP': 'box_AP'}),
+            ('Instance Segmentation', {'mask AP': 'mask_AP'}),
+        ),
     ),
-    Entry(SEM_FPN, 'ade20k/sem_fpn/{}', (('Semantic Segmentation', {'mIoU': 1}),)),
-    Entry(UPERNET, 'ade20k/upernet/{}', (('Semantic Segmentation', {'mIoU': 3}),)),
+    Entry(SEM_FPN, (('Semantic Segmentation', {'mIoU': 'sem_fpn_mIoU'}),)),
+    Entry(UPERNET, (('Semantic Segmentation', {'mIoU': 'upernet_mIoU'}),)),
 )
 
 
@@ -91,7 +92,7 @@ def _collection(entry: Entry) -> dict[str, Any]:
 def _models(entry: Entry) -> list[dict[str, Any]]:
     models = []
     for size, config in entry.head.configs().items():
-        values = paper_tables()[entry.head.table]['xcit'][size]
+        values = paper_rows(entry.head.table)[size]
         results = [
             {
                 'Task': task,
@@ -107,7 +108,7 @@ def _models(entry: Entry) -> list[dict[str, Any]]:
                 'Config': f'configs/{config}',
                 'Metadata': {'Training Data': entry.head.dataset},
                 'Results': results,
-                'Weights': published()[entry.weights.format(size.lower())],
+                'Weights': published()[entry.head.weights.format(size.lower())],
             }
         )
     return models
@@ -122,47 +123,86 @@ def page() -> str:
         'in their formats: no published file has been opened here. Parameters are in millions: '
         'the paper’s, and ours for the whole model. The paper’s ADE20k columns leave out the '
         'layers that rescale the features; see `xcit-mm stats --paper`.',
+        'To measure them yourself, next to the paper’s results: `xcit-mm verify coco`, and the '
+        'same for `ade20k`, `imagenet` and `dino`. One model at a time: `xcit-mm test CONFIG '
+        'WEIGHTS`.',
         'Faster R-CNN, for boxes only, and Cascade Mask R-CNN have configs too, but no results in '
         'the paper and no published weights. They start from the pretrained backbones below.',
     ]
     for entry in ENTRIES:
         rows = []
         for size, config in entry.head.configs().items():
-            values = paper_tables()[entry.head.table]['xcit'][size]
+            values = paper_rows(entry.head.table)[size]
             metrics = {
                 name: values[column]
                 for _, columns in entry.results
                 for name, column in columns.items()
             }
-            short = entry.weights.format(size.lower())
+            short = entry.head.weights.format(size.lower())
             rows.append(
                 {
                     'backbone': f'XCiT-{size}',
                     'params': values[entry.head.params],
                     'ours': config_parameters(config) // 100_000 / 10,
                     **metrics,
-                    'config': f'[{Path(config).stem}](../configs/{config})',
-                    'weights': f'[`xcit://{short}`]({published()[short]})',
+                    'config': _link_config(config),
+                    'weights': _link_weights(short),
                 }
             )
         title = f'## {entry.collection}, {entry.head.dataset}'
         parts += [title, format_table(rows, 'markdown')]
-    rows = [
-        {
-            'weights': f'[`xcit://{name}`]({url})',
-            'trained': 'DINO' if 'dino' in name else 'ImageNet',
-        }
-        for name, url in published().items()
-        if not name.startswith(('coco', 'ade20k'))
-    ]
     parts += [
         '## Pretrained backbones',
         'For `init_cfg=dict(type="Pretrained", checkpoint=...)` of the backbone, or for '
         '`XCiTClassifier`. A size alone, such as `xcit://s12/8`, means the weights that the '
-        'paper’s detectors and segmentors start from: `xcit://s12/8/384_dist`.',
-        format_table(rows, 'markdown'),
+        'paper’s detectors and segmentors start from: `xcit://s12/8/384_dist`. The accuracies '
+        'are top-1 on ImageNet and on ImageNet-V2, in percent.',
+        format_table(_classifiers(), 'markdown'),
+        '## Backbones trained without labels',
+        'Trained with DINO on ImageNet. The accuracies are top-1 on ImageNet, by the 20 nearest '
+        'neighbors and by a linear classifier, '
+        '[measured as in DINO](pretraining.md#published-backbones).',
+        format_table(_dino(), 'markdown'),
     ]
     return '\n\n'.join(parts) + '\n'
+
+
+def _classifiers() -> list[dict[str, Any]]:
+    return [
+        {
+            'weights': _link_weights(size.lower()),
+            'ImageNet': values['top1'],
+            'V2': values['v2_top1'],
+            'config': _link_config(classifier_config(size.lower())),
+        }
+        for size, values in paper_rows('imagenet').items()
+    ]
+
+
+def _dino() -> list[dict[str, Any]]:
+    rows = []
+    for size, values in paper_rows('dino').items():
+        arch = size.lower().replace('/', '_')
+        rows.append(
+            {
+                'weights': _link_weights(f'dino/{size.lower()}'),
+                'k-NN': values['knn'],
+                'linear': values['linear'],
+                'config': _link_config(f'pretraining/dino_xcit_{arch}_300e.py'),
+                'config of the linear classifier': _link_config(
+                    f'pretraining/linear_xcit_{arch}_100e.py'
+                ),
+            }
+        )
+    return rows
+
+
+def _link_weights(name: str) -> str:
+    return f'[`xcit://{name}`]({published()[name]})'
+
+
+def _link_config(config: str) -> str:
+    return f'[{Path(config).stem}](../configs/{config})'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

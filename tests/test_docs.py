@@ -18,6 +18,7 @@ from dev.stacks import STACKS
 from xcit_mm import starter
 from xcit_mm.models import VARIANTS
 from xcit_mm.models.variants import PATCH_SIZES
+from xcit_mm.paper import paper_rows
 from xcit_mm.weights import published, resolve_short_name
 from xcit_mm_cli import COMMANDS, main, parse_args
 from xcit_mm_cli.doctor import PACKAGES
@@ -278,6 +279,20 @@ def test_numbers_of_the_docs():
     assert errors == [100 * bound for bound in BOUNDS.values()]
     found = stated('docs/troubleshooting.md', r'install mmcv (\d+)\.(\d+)\.(\d+)')
     assert found == [float(part) for part in in_setup('MMCV_VERSION')]
+
+
+def test_numbers_of_the_paper_are_those_of_its_tables():
+    page = 'docs/pretraining.md'
+    rows = table(page, '| backbone | CIFAR-10')
+    wanted = {size: list(row.values()) for size, row in paper_rows('transfer').items()}
+    assert {row[0]: [float(cell) for cell in row[1:]] for row in rows} == wanted
+    found = {}
+    for name, *cells in table(page, '| ablation | S12/16'):
+        for size, cell in zip(('S12/16', 'S12/8'), cells, strict=True):
+            if cell:
+                key = f'{size} {name.strip("`")}'.removesuffix(' none')
+                found[key] = None if cell == 'failed' else float(cell)
+    assert found == {key: row['top1'] for key, row in paper_rows('ablations').items()}
 
 
 def test_numbers_of_the_recipe_for_small_data():

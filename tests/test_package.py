@@ -118,7 +118,13 @@ TIERS = (
     {'xcit_mm.weights'},
     {'xcit_mm.models'},
     {'xcit_mm.engine', 'xcit_mm.datasets', 'xcit_mm.pretraining'},
-    {'xcit_mm.inference', 'xcit_mm.deploy', 'xcit_mm.large', 'xcit_mm.visualization'},
+    {
+        'xcit_mm.inference',
+        'xcit_mm.deploy',
+        'xcit_mm.large',
+        'xcit_mm.visualization',
+        'xcit_mm.retrieval',
+    },
     {'xcit_mm.demo'},
     {'xcit_mm_cli', 'dev'},
 )

@@ -497,7 +497,7 @@ def _segmentor(data: FoundData, choice: Choice) -> str:
     """Return the first lines of the model: its widths and its loss."""
     widths, narrow = '', ''
     if not (choice.gpu or choice.is_whole):  # the weights of a whole segmentor have wide heads
-        widths = 'in_channels=[64] * 4, channels=64, '
+        widths = '\n        in_channels=[64] * 4,\n        channels=64,'
         narrow = """
     # Narrow, for a CPU. On a machine with a GPU, this command writes a wide model.
     neck=dict(out_channels=64, norm_cfg=dict(type='BN')),"""
@@ -513,8 +513,8 @@ def _segmentor(data: FoundData, choice: Choice) -> str:
     return f"""\
 model = dict(
     data_preprocessor=dict(size=crop_size),{narrow}
-    decode_head=dict(
-        {widths}num_classes=num_classes,{losses}
+    decode_head=dict({widths}
+        num_classes=num_classes,{losses}
     ),"""
 
 

@@ -1,10 +1,8 @@
 """Parameters and operations of the network, counted the way the paper counts them."""
 
 import functools
-import json
 import warnings
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +12,13 @@ from xcit_mm_runtime.progress import track
 
 from .models import VARIANTS, XCiTClassifier
 from .models.variants import PATCH_SIZES
+from .paper import PAPER_HEADS, paper_rows, paper_tables
 
 COUNTING_RULE = (
     'Parameters in millions. GFLOPs of the classifier on one image: a multiply-add counts as one; '
     'LayerNorm counts five and BatchNorm two operations per element; attention as the paper writes '
     'it, with queries, keys and values of all tokens.'
 )
-
-
-@functools.cache
-def paper_tables() -> dict[str, Any]:
-    """Return the paper's tables as data."""
-    path = Path(__file__).with_name('paper_tables.json')
-    return json.loads(path.read_text(encoding='utf-8'))
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -98,39 +90,6 @@ def classifier_table() -> list[dict[str, Any]]:
     return rows
 
 
-class PaperHead(NamedTuple):
-    """A head of the paper's tables.
-
-    Args:
-        name (str): Its name.
-        dataset (str): What it was trained on.
-        table (str): The table of :func:`paper_tables` that has its results.
-        params (int): The column of that table with the numbers of parameters.
-        config (str): Our config below ``configs/``, with a placeholder for the size.
-        with_pyramid (bool): Whether the paper counts the layers that rescale the features.
-    """
-
-    name: str
-    dataset: str
-    table: str
-    params: int
-    config: str
-    with_pyramid: bool
-
-    def configs(self) -> dict[str, str]:
-        """Return our config for each size of the table."""
-        sizes = paper_tables()[self.table]['xcit']
-        return {size: self.config.format(size.lower().replace('/', '_')) for size in sizes}
-
-
-MASK_RCNN = PaperHead(
-    'Mask R-CNN', 'COCO', 'coco_mask_rcnn_3x', 0, 'detection/mask_rcnn_xcit_{}_3x.py', True
-)
-SEM_FPN = PaperHead(
-    'Semantic FPN', 'ADE20K', 'ade20k', 0, 'segmentation/sem_fpn_xcit_{}_80k.py', False
-)
-UPERNET = PaperHead('UperNet', 'ADE20K', 'ade20k', 2, 'segmentation/upernet_xcit_{}_160k.py', False)
-PAPER_HEADS = (MASK_RCNN, SEM_FPN, UPERNET)
 HEADS_RULE = (
     'Millions, truncated to 0.1. COCO: the whole detector. ADE20k: the whole segmentor with its '
     'auxiliary head, without the transposed convolutions that rescale the features, and the '
@@ -168,7 +127,7 @@ def heads_table() -> list[dict[str, Any]]:
     cells = [(head, *cell) for head in PAPER_HEADS for cell in head.configs().items()]
     for head, size, config in track(cells, 'counting', len(cells)):
         ours = config_parameters(config, head.with_pyramid) // 100_000 / 10
-        paper = paper_tables()[head.table]['xcit'][size][head.params]
+        paper = paper_rows(head.table)[size][head.params]
         rows.append(
             {
                 'head': f'{head.dataset}, {head.name}',

@@ -40,6 +40,7 @@ COMMANDS = {
     'test': Command(
         'measure the accuracy of a trained model', 'photos.py work_dirs/photos/epoch_12.pth'
     ),
+    'verify': Command("measure the published weights, next to the paper's results", 'coco'),
     'infer': Command(
         'detect or segment in images and videos',
         'street.jpg --config xcit_mm::detection/mask_rcnn_xcit_s12_8_3x.py '
@@ -47,6 +48,9 @@ COMMANDS = {
     ),
     'merge': Command('put together what several processes of infer have found', 'work_dirs/infer'),
     'visualize': Command('draw what an XCiT looks at', 'street.jpg --checkpoint xcit://s12/8'),
+    'retrieve': Command(
+        'find images like another one', 'index photos --checkpoint xcit://dino/s12/16'
+    ),
     'export': Command(
         'write a model to one file, ONNX or torch.export, and check it',
         'photos.py work_dirs/photos/epoch_12.pth --out photos.onnx',

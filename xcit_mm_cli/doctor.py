@@ -109,6 +109,7 @@ PACKAGES = (
     Package('mmseg', 'mmsegmentation', '>=1.2,<1.5', SEGMENTATION),
     Package('torchvision', 'torchvision', '', (), 'timm imports it'),
     Package('timm', 'timm', '>=1.0', (), 'for timm:// weights'),
+    Package('sklearn', 'scikit-learn', '>=1.2', (), 'for "xcit-mm retrieve"'),
 )
 # Not mmcv itself, which pip would compile.
 MMCV_FIX = (

@@ -17,7 +17,8 @@ from .options import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        'Test a detector, a segmentor or a classifier. For several processes: tools/dist_test.sh.'
+        'Test a detector, a segmentor or a classifier. Metrics of published weights (xcit://...) '
+        "are printed next to the paper's. For several processes: tools/dist_test.sh."
     )
     add_config(parser)
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
@@ -129,7 +130,10 @@ def run(args: argparse.Namespace) -> int:
     metrics = {name: testing.value_or_none(value) for name, value in runner.test().items()}
     if not is_main_process():
         return 0
-    print('\n' + format_table(testing.metric_rows(metrics, args.eval or [])))
+    paper, source = testing.paper_results(args.checkpoint, metrics)
+    print('\n' + format_table(testing.metric_rows(metrics, args.eval or [], paper)))
+    if source:
+        print(source)
     if limit := testing.describe_limit(runner):
         print(limit)
     classes = testing.class_rows(runner)

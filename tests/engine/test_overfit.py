@@ -15,7 +15,9 @@ def test_the_same_images_are_trained_and_tested_without_augmentation(task, small
     flip = dict(type='RandomFlip', prob=1.0)
     *steps, last = cfg.train_dataloader.dataset.pipeline
     cfg.train_dataloader.dataset.pipeline = [*steps, flip, last]
+    cfg.model.test_cfg.windows = dict(size=64, overlap=32)
     overfit.use_few_images(cfg, 3)
+    assert 'windows' not in cfg.model.test_cfg
     init_default_scope(cfg.default_scope)
     loaders = cfg.train_dataloader, cfg.val_dataloader
     trained, tested = (DATASETS.build(loader.dataset) for loader in loaders)

@@ -22,7 +22,8 @@ from xcit_mm_runtime.windows import WindowDetections, cut_windows, merge_windows
 
 from ..tiny import build, forget_runs, recipe
 
-WINDOW, OVERLAP = 96, 32
+# Windows are padded: 32 does not divide them.
+WINDOW, OVERLAP = 90, 32
 
 
 def loaded(image, scale=1.0):

@@ -15,13 +15,15 @@ pytest.importorskip('timm')
 FOLDER = ROOT / 'configs/classification'
 CONFIGS = sorted([*FOLDER.glob('*.py'), *(ROOT / 'configs/pretraining').glob('*.py')])
 KINDS = ('in1k', 'in1k_dist', 'in1k_dist_384')
-TRANSFER = dict(cifar10=10, cifar100=100, flowers=102, cars=196)
+TRANSFER = dict(cifar10=10, cifar100=100, flowers=102, cars=196, inat18=8142, inat19=1010)
+# The paper's, and S12 for small machines.
+TRANSFER_SIZES = ('s12', 's24', 'm24', 'l24')
 
 
 def test_every_size_has_its_configs():
     sizes = [f'xcit_{arch}_{patch}' for arch in VARIANTS for patch in (16, 8)]
     wanted = {f'{size}_{kind}' for size in sizes for kind in KINDS}
-    wanted |= {f'xcit_s12_16_{name}' for name in TRANSFER}
+    wanted |= {f'xcit_{arch}_16_{name}' for arch in TRANSFER_SIZES for name in TRANSFER}
     wanted |= {'xcit_n12_8_shapes', 'xcit_s12_16_in1k_ms'}
     assert {path.stem for path in FOLDER.glob('*.py')} == wanted
 
@@ -44,14 +46,15 @@ def test_config_matches_its_name_and_survives_faults(path):
         assert backbone.init_cfg.checkpoint == f'xcit://{arch}/{patch}/224_dist'
 
 
+@pytest.mark.parametrize('arch', TRANSFER_SIZES)
 @pytest.mark.parametrize('name', TRANSFER)
-def test_transfer_configs_have_their_classes_and_folders(name):
-    cfg = Config.fromfile(FOLDER / f'xcit_s12_16_{name}.py')
+def test_transfer_configs_have_their_classes_and_folders(name, arch):
+    cfg = Config.fromfile(FOLDER / f'xcit_{arch}_16_{name}.py')
     assert cfg.model.backbone.num_classes == TRANSFER[name]
     loaders = (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)
     assert {loader.dataset.data_root for loader in loaders} == {f'data/{name}'}
     assert cfg.model.backbone.init_cfg == dict(
-        type='PretrainedXCiT', checkpoint='xcit://s12/16/224_dist', head=False
+        type='PretrainedXCiT', checkpoint=f'xcit://{arch}/16/224_dist', head=False
     )
 
 
@@ -61,6 +64,19 @@ def test_multi_scale_training_crops_images_of_the_largest_size():
     assert [pipeline[0].input_size for pipeline in pipelines] == [320, 224, 224]
     sizes = cfg.model.data_preprocessor.sizes
     assert max(sizes) == 320 and all(size % 16 == 0 for size in sizes)
+
+
+@pytest.mark.parametrize(
+    'path', sorted((FOLDER / 'imagenet_v2').glob('*.py')), ids=lambda p: p.stem
+)
+def test_imagenet_v2_differs_from_imagenet_in_its_folder_and_its_name_alone(path):
+    cfg, base = Config.fromfile(path), Config.fromfile(FOLDER / path.name)
+    assert cfg.test_dataloader.dataset.data_root == 'data/imagenet_v2'
+    assert cfg.test_dataloader.dataset.data_prefix.img_path == '.'
+    assert cfg.test_evaluator == dict(**base.test_evaluator, prefix='imagenet_v2')
+    cfg.test_dataloader.dataset.update(data_root='data/imagenet', data_prefix=dict(img_path='val'))
+    for key in ('model', 'val_dataloader', 'val_evaluator', 'test_dataloader', 'train_dataloader'):
+        assert cfg[key] == base[key]
 
 
 def build(name):

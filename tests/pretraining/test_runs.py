@@ -10,6 +10,7 @@ import torch
 
 from tests.tiny import ROOT, call
 from xcit_mm.models import XCiTClassifier
+from xcit_mm.weights import read_checkpoint
 
 pytest.importorskip('timm')
 
@@ -76,6 +77,34 @@ def test_a_classifier_trains_and_is_tested(config, tmp_path, capfd):
     assert call('test', config, checkpoint, '--tta') == 2
     assert call('test', config, checkpoint, '--eval', 'mIoU') == 2
     assert 'top1, top5' in capfd.readouterr().err
+
+
+def test_averaged_weights_and_clipping_are_options(config, tmp_path):
+    """What docs/pretraining.md says turns them on: the average is the closed form."""
+    options = ['default_hooks.ema.type=EMAHook', 'default_hooks.ema.momentum=0.25']
+    options += ['default_hooks.ema.update_buffers=True', 'optim_wrapper.clip_grad.max_norm=0.5']
+    options += ['default_hooks.checkpoint.by_epoch=False', 'train_cfg.max_epochs=2']
+    options += ['default_hooks.checkpoint.max_keep_ckpts=-1', 'optim_wrapper.optimizer.lr=1.0']
+    words = ['--work-dir', tmp_path / 'work', '--no-validate', *SMALL, *options]
+    assert call('train', config, *words) == 0
+    files = sorted((tmp_path / 'work').glob('iter_*.pth'))
+    assert len(files) == 4
+    average = None
+    for file in files:
+        content = read_checkpoint(file)
+        current = content['ema_state_dict']  # mmengine swaps them: files are for use
+        for name, tensor in content['state_dict'].items():
+            now = current[f'module.{name}']
+            if average is not None:
+                now = 0.75 * average[name] + 0.25 * now
+            is_count = not tensor.is_floating_point()
+            assert is_count or torch.allclose(tensor, now, rtol=1e-5, atol=1e-7), name
+        average = content['state_dict']
+    weight = 'backbone.head.weight'  # has moved by more than the tolerance
+    assert not torch.allclose(average[weight], current[f'module.{weight}'], rtol=1e-2)
+    lines = (tmp_path / 'work').glob('*/vis_data/scalars.json')
+    records = [json.loads(line) for file in lines for line in file.read_text().splitlines()]
+    assert all(record['grad_norm'] > 0 for record in records) and records
 
 
 def test_a_published_file_is_verified_with_one_command(config, images, tmp_path):

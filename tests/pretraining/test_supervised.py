@@ -1,5 +1,7 @@
 """A step of supervised training has the numbers of a plain loop on timm's XCiT and losses."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -115,7 +117,8 @@ def test_a_step_with_smoothing_alone_equals_timms():
     check_steps(lambda network, x, y: smoothed(network(x), y), label_smoothing=0.1)
 
 
-def test_a_step_of_hard_distillation_equals_a_plain_loop(tmp_path):
+@pytest.mark.parametrize('temperature', [None, 1.0, 3.0])
+def test_a_step_of_distillation_equals_a_plain_loop(temperature, tmp_path):
     torch.manual_seed(5)
     plain = timm.create_model('test_resnet').eval()
     torch.save(plain.state_dict(), tmp_path / 'teacher.pth')
@@ -124,13 +127,21 @@ def test_a_step_of_hard_distillation_equals_a_plain_loop(tmp_path):
     def loss_of(network, images, labels):
         logits = network(images)
         with torch.no_grad():
-            hard = plain(images).argmax(dim=1)
-        return 0.75 * smoothed(logits, labels) + 0.25 * F.cross_entropy(logits, hard)
+            scores = plain(images)
+        if temperature is None:
+            distilled = F.cross_entropy(logits, scores.argmax(dim=1))
+        else:  # the mean over images and classes of p (log p - log q), as in DeiT's code
+            p, q = (scores / temperature).softmax(1), (logits / temperature).softmax(1)
+            distilled = temperature**2 * (p * (p.log() - q.log())).mean()
+        return 0.75 * smoothed(logits, labels) + 0.25 * distilled
 
     teacher = dict(name='test_resnet', checkpoint=str(tmp_path / 'teacher.pth'), weight=0.25)
+    if temperature is not None:
+        teacher['temperature'] = temperature
     model = check_steps(loss_of, num_classes=1000, label_smoothing=0.1, teacher=teacher)
     assert not any('teacher' in name for name in model.state_dict())
     assert not any(p.requires_grad for p in model.teacher.parameters())
+    assert deepcopy(model).teacher is model.teacher  # an average of the weights needs no copy
 
 
 def test_multi_scale_batches_have_the_size_of_their_iteration():

@@ -1,5 +1,6 @@
 """Images of any number of channels: how they are found, read and cropped."""
 
+import json
 from pathlib import Path
 
 import cv2
@@ -10,6 +11,7 @@ import torch
 from xcit_mm.datasets.problems import DataError
 from xcit_mm.pretraining import (
     CenterImageCrop,
+    INaturalist,
     LabeledFolder,
     LoadChannels,
     MultiCrop,
@@ -156,6 +158,29 @@ def test_folders_named_by_numbers_are_classes_in_their_order(tmp_path):
     touch(tmp_path, *(f'{folder}/image.png' for folder in folders))
     assert labels('v2') == {'0': 0, '2': 1, '10': 2, '111': 3}
     assert labels('mixed') == {'10': 0, '2': 1, 'n01': 2}
+
+
+def test_inaturalist_is_read_as_downloaded(tmp_path):
+    content = dict(
+        images=[
+            dict(id=7, file_name='train_val/b/2.jpg'),
+            dict(id=3, file_name='train_val/a/1.jpg'),
+        ],
+        categories=[dict(id=12, name='moth'), dict(id=5, name='owl'), dict(id=9, name='fern')],
+        annotations=[
+            dict(id=1, image_id=3, category_id=9),
+            dict(id=2, image_id=7, category_id=12),
+        ],
+    )
+    (tmp_path / 'train.json').write_text(json.dumps(content))
+    settings = dict(data_root=str(tmp_path), data_prefix=dict(img_path='.'))
+    data = INaturalist(**settings, ann_file='train.json')
+    assert data.metainfo['classes'] == ('owl', 'fern', 'moth')
+    found = [(Path(item['img_path']).relative_to(tmp_path), item['gt_label']) for item in data]
+    assert found == [(Path('train_val/a/1.jpg'), 1), (Path('train_val/b/2.jpg'), 2)]
+    (tmp_path / 'bad.json').write_text('[]')
+    with pytest.raises(DataError, match=r'bad\.json: not a dict of images'):
+        INaturalist(**settings, ann_file='bad.json')
 
 
 def test_a_list_chooses_the_images_of_a_folder(tmp_path):

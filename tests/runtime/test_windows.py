@@ -64,6 +64,9 @@ def found(*boxes):
     # Two of one window stay two.
     ([(82, 10, 94, 30, 0.7, 1), (83, 11, 94, 30, 0.6, 1)], [(82, 10, 94, 30, 0.8, 1)],
      [(82, 10, 94, 30, 0.8, 1), (83, 11, 94, 30, 0.6, 1)]),
+    # Of two that the left window cuts off, the one that agrees better is the same object.
+    ([(94, 20, 100, 30, 0.9, 1), (83, 10, 100, 50, 0.6, 1)], [(83, 10, 110, 50, 0.5, 1)],
+     [(94, 20, 100, 30, 0.9, 1), (83, 10, 110, 50, 0.6, 1)]),
     # Neighbors on both sides of the overlap.
     ([(60, 10, 79, 50, 0.9, 1)], [(101, 10, 150, 50, 0.8, 1)],
      [(60, 10, 79, 50, 0.9, 1), (101, 10, 150, 50, 0.8, 1)]),
@@ -84,6 +87,12 @@ def test_a_long_object_goes_on_from_window_to_window():
             for i, p in enumerate(parts)]  # fmt: skip
     merged = merge_windows(parts, seen, size)
     assert len(parts) == 5 and merged.boxes.tolist() == [[30, 40, 400, 60]]
+    whole = np.zeros(size, bool)
+    whole[40:60, 30:400] = True
+    for part, one in zip(parts, seen, strict=True):
+        one.masks = [CroppedMask.crop(whole[part.slices], part.top, part.left)]
+    (mask,) = merge_windows(parts, seen, size).rescale(size)[1]
+    assert (mask == whole).all()
     assert merge_windows(parts, seen, size, limit=0).boxes.shape == (0, 4)
 
 

@@ -1,6 +1,7 @@
 """Tests of a model: what the command line changes in a config, and the tables at the end."""
 
 import math
+from collections.abc import Collection
 from copy import deepcopy
 from logging import LogRecord
 from typing import Any
@@ -10,6 +11,7 @@ from mmengine.runner import Runner
 
 from ..configs import innermost_datasets, nested_dicts, type_name
 from ..errors import UserError
+from ..paper import paper_tests_of
 from .comparison import ComparisonHook
 from .config import dense_scope_of, scope_of
 from .console import console_handlers
@@ -157,18 +159,43 @@ def value_or_none(value: float) -> float | None:
     return None if math.isnan(value) or value == -1 else float(value)
 
 
-def metric_rows(metrics: dict[str, float | None], wanted: list[str]) -> list[dict[str, Any]]:
+def metric_rows(
+    metrics: dict[str, float | None], wanted: list[str], paper: dict[str, float] | None = None
+) -> list[dict[str, Any]]:
     """Return the rows of the table of metrics.
 
     Args:
         metrics (dict[str, float]): All metrics.
         wanted (list[str]): The arguments of ``--eval``; none for all.
+        paper (dict[str, float], optional): The paper's values, for two more columns. Defaults to
+            None.
     """
     rows: list[dict[str, Any]] = [
         {'metric': name, 'value': value} for name, value in metrics.items()
     ]
+    for row in rows if paper else ():
+        row['paper'] = (paper or {}).get(row['metric'])
+        row['difference'] = difference(row['value'], row['paper'])
     parts = [part for name in wanted for part in METRIC_PARTS.get(name, (name,))]
     return [row for row in rows if any(part in row['metric'] for part in parts)] or rows
+
+
+def difference(measured: float | None, paper: float | None) -> float | None:
+    """Return how much more was measured than the paper has; None if either is unknown."""
+    return None if measured is None or paper is None else round(measured - paper, 4)
+
+
+def paper_results(checkpoint: str, measured: Collection[str]) -> tuple[dict[str, float], str]:
+    """Return the paper's values of the metrics that were measured, and where they come from.
+
+    Args:
+        checkpoint (str): What was tested; only published weights have such values.
+        measured (Collection[str]): Names of metrics.
+    """
+    tests = [t for t in paper_tests_of(checkpoint) if not t.metrics.keys().isdisjoint(measured)]
+    sources = [f'{test.data}, tested with xcit_mm::{test.config}' for test in tests]
+    text = f'paper: arXiv 2106.09681, {"; ".join(sources)}' if tests else ''
+    return {name: value for test in tests for name, value in test.metrics.items()}, text
 
 
 def class_rows(runner: Runner) -> list[dict[str, Any]]:

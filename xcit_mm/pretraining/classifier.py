@@ -1,6 +1,7 @@
-"""Supervised training as in DeiT, the recipe that the paper follows, with hard distillation."""
+"""Supervised training as in DeiT, the recipe that the paper follows, with distillation."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,19 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from xcit_mm_runtime.text import join_some
+
 from ..errors import UserError
 from ..weights import CheckpointError, read_weights, unwrap
 from ..weights.hook import register_load_hook
 from .transforms import import_timm
+
+
+class _Unregistered(tuple[nn.Module, ...]):
+    """Modules that are neither saved, nor trained, nor sent to other processes, nor copied."""
+
+    def __deepcopy__(self, memo: dict) -> '_Unregistered':
+        return self
 
 
 @MODELS.register_module()
@@ -29,9 +39,9 @@ class ImageClassifier(BaseModel):
             ``num_classes`` that returns logits.
         mixup (dict, optional): Arguments of timm's ``Mixup``. Defaults to None, no mixup.
         label_smoothing (float): Part of the target that is spread over all classes. Defaults to 0.
-        teacher (dict, optional): Arguments of :func:`build_teacher`, and ``weight``, the share of
-            its loss. It is frozen, and not part of the checkpoints. Defaults to None, no
-            distillation.
+        teacher (dict, optional): Arguments of :func:`build_teacher`, ``weight``, the share of its
+            loss, and for soft distillation ``temperature``, see :func:`soft_distillation`. It is
+            frozen, and not part of the checkpoints. Defaults to None, no distillation.
         data_preprocessor (dict, optional): Defaults to None, mmengine's ``ImgDataPreprocessor``.
         init_cfg (dict, optional): Initialization config. Defaults to None.
     """
@@ -58,10 +68,10 @@ class ImageClassifier(BaseModel):
             self.criterion = import_timm('timm.loss').LabelSmoothingCrossEntropy(label_smoothing)
         else:
             self.criterion = nn.CrossEntropyLoss()
-        self.teacher_weight = (teacher or {}).get('weight', 0.5)
-        self._teacher_cfg = {k: v for k, v in (teacher or {}).items() if k != 'weight'}
-        # In a tuple, so that it is neither saved, nor trained, nor sent to other processes.
-        self._teacher: tuple[nn.Module, ...] = ()
+        self._teacher_cfg = dict(teacher or {})
+        self.teacher_weight = self._teacher_cfg.pop('weight', 0.5)
+        self.teacher_temperature: float | None = self._teacher_cfg.pop('temperature', None)
+        self._teacher = _Unregistered()
         register_load_hook(self, accept_bare_weights)
 
     def forward(
@@ -101,18 +111,19 @@ class ImageClassifier(BaseModel):
         if not self._teacher_cfg:
             return dict(loss=loss)
         with torch.no_grad():
-            predicted = self.teacher.to(images.device)(images).argmax(dim=1)
+            scores = self.teacher.to(images.device)(images)
+        if self.teacher_temperature is None:
+            distilled = F.cross_entropy(logits, scores.argmax(dim=1))
+        else:
+            distilled = soft_distillation(logits, scores, self.teacher_temperature)
         weight = self.teacher_weight
-        return dict(
-            loss_labels=(1 - weight) * loss,
-            loss_teacher=weight * F.cross_entropy(logits, predicted),
-        )
+        return dict(loss_labels=(1 - weight) * loss, loss_teacher=weight * distilled)
 
     @property
     def teacher(self) -> nn.Module:
         """The teacher, built when it is first needed: testing does not need it."""
         if not self._teacher:
-            self._teacher = (build_teacher(**self._teacher_cfg),)
+            self._teacher = _Unregistered([build_teacher(**self._teacher_cfg)])
         return self._teacher[0]
 
     def init_weights(self) -> None:
@@ -151,6 +162,80 @@ class MultiScalePreprocessor(ImgDataPreprocessor):
                 data['inputs'], (size, size), mode='bicubic', align_corners=False, antialias=True
             )
         return data
+
+
+@MODELS.register_module()
+class LinearClassifier(ImageClassifier):
+    """Trains the head of a frozen classifier alone: DINO's linear protocol.
+
+    Args:
+        *args: As for :class:`ImageClassifier`.
+        linear_weights (str, optional): Weights of the head alone, such as DINO's authors publish
+            them, to test a file of a network that has no head. Training does not use them. Defaults
+            to None.
+        **kwargs: As for :class:`ImageClassifier`.
+    """
+
+    def __init__(self, *args: Any, linear_weights: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.backbone.requires_grad_(False)
+        self.backbone.head.requires_grad_()
+        if linear_weights is not None:
+            # After accept_bare_weights, so that all names start with those of the model.
+            register_load_hook(self, partial(add_linear_weights, source=linear_weights))
+
+    def train(self, mode: bool = True) -> 'LinearClassifier':
+        """Keep the network in evaluation mode: it has no stochastic depth, its BatchNorms stay."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def init_weights(self) -> None:
+        """Initialize; the head as in DINO's code."""
+        if not self.is_init:
+            super().init_weights()
+            nn.init.normal_(self.backbone.head.weight, std=0.01)
+            nn.init.zeros_(self.backbone.head.bias)
+
+
+def add_linear_weights(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any, source: str
+) -> None:
+    """Add the weights of a linear classifier to a file that has none; torch's pre-hook.
+
+    Args:
+        module (nn.Module): The model that takes the weights.
+        state_dict (dict): Changed in place.
+        prefix (str): Prefix of the module's entries.
+        source (str): As for :func:`read_weights`. Its names end in ``weight`` and ``bias``: DINO's
+            are ``module.linear.weight`` and ``module.linear.bias``.
+    """
+    if f'{prefix}backbone.head.weight' in state_dict:
+        return
+    entries = unwrap(read_weights(source))
+    for kind in ('weight', 'bias'):
+        found = [tensor for name, tensor in entries.items() if name.rpartition('.')[2] == kind]
+        if len(entries) != 2 or len(found) != 1:
+            raise CheckpointError(
+                f'{source} must have the weight and the bias of a linear classifier, and has '
+                + join_some(list(entries))
+            )
+        state_dict[f'{prefix}backbone.head.{kind}'] = found[0]
+
+
+def soft_distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return the divergence of the softened predictions from the teacher's, as in DeiT's code.
+
+    That is a mean over images and classes, not a sum over classes, times the squared temperature.
+
+    Args:
+        logits (Tensor): (B, classes).
+        teacher (Tensor): The logits of the teacher, likewise.
+        temperature (float): What both are divided by.
+    """
+    ours, theirs = ((x / temperature).log_softmax(dim=1) for x in (logits, teacher))
+    total = F.kl_div(ours, theirs, reduction='sum', log_target=True)
+    return temperature**2 * total / logits.numel()
 
 
 def accept_bare_weights(

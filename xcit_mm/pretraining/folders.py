@@ -120,6 +120,38 @@ class LabeledFolder(BaseDataset):
 
 
 @DATASETS.register_module()
+class INaturalist(BaseDataset):
+    """iNaturalist's layout: a file in COCO's format with one category per image, and no boxes.
+
+    The number of a class is the place of its id among those of the file.
+
+    Args:
+        *args: As for mmengine's ``BaseDataset``: ``ann_file`` and ``data_prefix['img_path']``.
+        **kwargs: Likewise.
+    """
+
+    def load_data_list(self) -> list[dict]:
+        """Return one dict per image, with ``img_path`` and ``gt_label``."""
+        content = _read_annotations(self.ann_file)
+        names = {category['id']: str(category['name']) for category in content['categories']}
+        labels = {number: label for label, number in enumerate(sorted(names))}
+        self._metainfo['classes'] = tuple(names[number] for number in labels)
+        root = Path(self.data_prefix['img_path'])
+        paths = {image['id']: str(root / image['file_name']) for image in content['images']}
+        return [
+            dict(img_path=paths[item['image_id']], gt_label=labels[item['category_id']])
+            for item in content['annotations']
+        ]
+
+
+def _read_annotations(path: str) -> dict[str, Any]:
+    try:
+        return read_coco(path)
+    except ValueError as error:
+        raise DataError(f'{path}: {error}') from None
+
+
+@DATASETS.register_module()
 class CocoObjects(BaseDataset):
     """The objects of a dataset in COCO's format, each cut out as an image with one label.
 
@@ -139,10 +171,7 @@ class CocoObjects(BaseDataset):
 
     def load_data_list(self) -> list[dict]:
         """Return one dict per object, with ``img_path``, ``gt_label`` and ``crop`` (x, y, x, y)."""
-        try:
-            content = read_coco(self.ann_file)
-        except ValueError as error:
-            raise DataError(f'{self.ann_file}: {error}') from None
+        content = _read_annotations(self.ann_file)
         categories = {category['id']: category['name'] for category in content['categories']}
         names = self._metainfo.get('classes') or tuple(categories.values())
         self._metainfo['classes'] = tuple(names)

@@ -109,6 +109,7 @@ NAMES: dict[str, Any] = {
     'torch.storage.UntypedStorage': torch.uint8,
     'torch.Size': Function(_size),
     'torch.device': Function(torch.device),
+    'builtins.bytes': Function(lambda: b''),  # how an empty numpy array is written
     'builtins.complex': Function(complex),
     'builtins.set': Function(_set),
     'collections.Counter': Function(_counter),

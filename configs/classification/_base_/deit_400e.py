@@ -1,6 +1,7 @@
 # The defaults of main.py in facebookresearch/xcit, which are DeiT's: 400 epochs of AdamW, the first
 # 5 for the warm-up, then a cosine to 1e-5. The learning rate 5e-4 is for 512 images. Unlike theirs,
-# training keeps no moving average of the weights.
+# training keeps no moving average of the weights. docs/pretraining.md says how to turn that on, and
+# gradient clipping and soft distillation.
 _base_ = '../../_base_/epoch_schedule.py'
 
 optim_wrapper = dict(

@@ -1,6 +1,6 @@
 # Transfer of XCiT-S12/16 from ImageNet to another dataset in the same layout, at 224 pixels. The
 # paper gives no settings for it; these are ours. Configs that inherit from this set num_classes and
-# data_root.
+# data_root, and those of other sizes the arch and the checkpoint.
 _base_ = './xcit_in1k.py'
 
 model = dict(

@@ -1,0 +1,4 @@
+_base_ = ['../xcit_l24_16_in1k_dist.py', '../_base_/imagenet_v2.py']
+
+test_dataloader = dict(dataset=_base_.imagenet_v2)
+test_evaluator = _base_.imagenet_v2_evaluator

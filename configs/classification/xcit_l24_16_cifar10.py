@@ -1,0 +1,3 @@
+_base_ = './xcit_s12_16_cifar10.py'
+
+model = dict(backbone=dict(arch='l24', init_cfg=dict(checkpoint='xcit://l24/16/224_dist')))

@@ -1,0 +1,3 @@
+_base_ = './xcit_s12_16_cifar10.py'
+
+model = dict(backbone=dict(arch='s24', init_cfg=dict(checkpoint='xcit://s24/16/224_dist')))

@@ -1,0 +1,6 @@
+_base_ = '_base_/linear_100e.py'
+
+model = dict(
+    backbone=dict(arch='s12', patch_size=8, init_cfg=dict(checkpoint='xcit://dino/s12/8')),
+    linear_weights=_base_.published_linear.format('small_12_p8'),
+)

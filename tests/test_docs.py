@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from dev import deploy_benchmark, other_models
+from dev import appendix, deploy_benchmark, other_models
 from dev.benchmark import report
 from dev.stacks import STACKS
 from xcit_mm import starter
@@ -154,7 +154,7 @@ def test_options_in_sentences_exist(page, options_of):
     known = OTHER_OPTIONS.union(*options_of.values())
     for folder in ('dev', 'examples', 'xcit_mm_runtime'):
         known |= options(
-            ''.join(p.read_text(encoding='utf-8') for p in ROOT.glob(f'{folder}/*.py'))
+            ''.join(p.read_text(encoding='utf-8') for p in (ROOT / folder).rglob('*.py'))
         )
     for code in inline_code(page):
         command = re.match(r'xcit-mm ([a-z][a-z-]*)', code)
@@ -187,6 +187,8 @@ def test_generated_pages_and_tables_are_what_the_scripts_give():
     assert read('docs/studies/benchmark.md') == report.page_text(numbers)
     text = deploy_benchmark.page_text(json.loads(read('docs/studies/deploy.json')))
     assert between_marks('precision', text) in read('docs/studies/deploy.md')
+    for mark, text in appendix.tables(json.loads(read('docs/studies/appendix.json'))).items():
+        assert between_marks(mark, text) in read('docs/studies/appendix.md')
     text = between_marks(other_models.MARKS, other_models.table())
     assert text in read('docs/backbone.md')
 

@@ -12,6 +12,7 @@ from xcit_mm_cli.common import explain_errors
 from . import jobs
 from .gpu import CASES, run_gpu_benchmark
 from .report import run_benchmark
+from .run_time import BATCHES, RESOLUTIONS, measure_run_time
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--device', choices=('cpu', 'cuda'), default='cpu', help='where to measure (default: cpu)'
     )
+    parser.add_argument(
+        '--run-time',
+        action='store_true',
+        help="the paper's table of run time instead: classifiers, batches of 1 and 64, up to "
+        '1024x1024; writes run_time.md and run_time.json (about 40 minutes on 2 cores)',
+    )
+    parser.add_argument(
+        '--memory-limit',
+        type=float,
+        default=16.0,
+        metavar='GB',
+        help='with --run-time, what a process may use on a CPU (default: 16)',
+    )
     args = parser.parse_args(argv)
     if args.device == 'cuda' and not torch.cuda.is_available():
         parser.error('--device cuda: torch finds no GPU here')
@@ -46,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.run_time:
+        sizes, batches = (RESOLUTIONS[:1], BATCHES[:1]) if args.quick else (RESOLUTIONS, BATCHES)
+        measure_run_time(args.out_dir, sizes, batches, args.memory_limit)
+        return 0
     if args.device == 'cpu':
         return min(run_benchmark(args.out_dir, args.quick), 1)
     return min(run_gpu_benchmark(args.out_dir, CASES[:4] if args.quick else CASES), 1)

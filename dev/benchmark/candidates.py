@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xcit_mm.models import XCiT
+from xcit_mm.models import XCiT, XCiTClassifier
 from xcit_mm.models.pyramid import STRIDES, Pyramid
 from xcit_mm.models.variants import FEATURE_LAYERS
 
@@ -22,6 +22,16 @@ MMDET_BACKBONES: dict[str, tuple[dict[str, Any], list[int]]] = {
     ),
 }
 NAMES = ('ours', 'timm', *MMDET_BACKBONES)
+# Whole classifiers, as in the paper's table of run time, by the names in tables.
+CLASSIFIERS = {
+    'resnet50': 'ResNet-50',
+    'deit_s': 'DeiT-S',
+    'cait_s12': 'CaiT-S12',
+    'pvt_small': 'PVT-Small',
+    'swin_t': 'Swin-T',
+    'timm': 'XCiT-S12/16 (timm)',
+    'ours': 'XCiT-S12/16 (ours)',
+}
 # Modes of build_step with a whole detector, and those that train. After "amp", under autocast.
 DETECTION = ('detect', 'learn to detect')
 TRAINING = ('train', 'learn to detect', 'dino')
@@ -51,6 +61,55 @@ class TimmBackbone(nn.Module):
             images, indices=self.indices, intermediates_only=True
         )
         return tuple(features) if self.pyramid is None else self.pyramid(features)
+
+
+class PooledClassifier(nn.Module):
+    """A linear classifier on the mean of a backbone's last features."""
+
+    def __init__(self, backbone: nn.Module, width: int, num_classes: int = 1000) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.backbone(images)[-1].mean(dim=(2, 3)))
+
+
+class InterpolatedPositions(nn.Module):
+    """Runs a network of timm, which has positions of one size, on images of any size."""
+
+    def __init__(self, model: Any, patch_size: int = 16) -> None:
+        super().__init__()
+        model.patch_embed.strict_img_size = False
+        self.model, self.patch_size = model, patch_size
+
+    def forward(self, images: Tensor) -> Tensor:
+        from timm.layers import resample_abs_pos_embed
+
+        grid = [side // self.patch_size for side in images.shape[2:]]
+        positions = resample_abs_pos_embed(self.model.pos_embed, grid, num_prefix_tokens=0)
+        return torch.func.functional_call(self.model, {'pos_embed': positions}, (images,))
+
+
+def build_classifier(name: str) -> nn.Module:
+    """Build one of :data:`CLASSIFIERS`, for images of any size."""
+    import timm
+    from timm.models.cait import Cait
+
+    if name == 'ours':
+        return XCiTClassifier('s12', 16)
+    if name == 'timm':
+        return timm.create_model('xcit_small_12_p16_224')
+    if name == 'deit_s':
+        return timm.create_model('deit_small_patch16_224', dynamic_img_size=True)
+    if name == 'swin_t':
+        return timm.create_model('swin_tiny_patch4_window7_224', strict_img_size=False)
+    if name == 'cait_s12':
+        # timm has it with 24 layers and more.
+        return InterpolatedPositions(Cait(embed_dim=384, depth=12, num_heads=8, init_values=1e-5))
+    if name == 'pvt_small':
+        return PooledClassifier(build_backbone(name), MMDET_BACKBONES[name][1][-1])
+    return timm.create_model(name)
 
 
 def build_backbone(
@@ -138,6 +197,7 @@ def build(mode: str, device: str, candidate: dict[str, Any]) -> nn.Module:
     builders: dict[str, Callable[..., nn.Module]] = {
         **dict.fromkeys(DETECTION, build_detector),
         'dino': build_dino,
+        'classify': build_classifier,
     }
     return builders.get(mode.removeprefix(AMP), build_backbone)(**candidate).to(device)
 
@@ -188,9 +248,10 @@ def build_step(
     """Return a function that does the measured work once, and waits for its end.
 
     Args:
-        mode (str): ``infer`` or ``train`` for a backbone, ``detect`` or ``learn to detect`` for a
-            detector, ``dino`` for what :func:`build_dino` returned; after ``amp``, under autocast.
-        model (nn.Module): What :func:`build_backbone` or :func:`build_detector` returned.
+        mode (str): ``infer`` or ``train`` for a backbone, ``classify`` for a classifier, ``detect``
+            or ``learn to detect`` for a detector, ``dino`` for what :func:`build_dino` returned;
+            after ``amp``, under autocast.
+        model (nn.Module): What :func:`build` returned.
         height (int): Height of the images.
         width (int): Their width.
         batch (int): Their number. Defaults to 1.
@@ -226,7 +287,7 @@ def build_step(
     samples = [scene(height, width, device)] * batch if mode in DETECTION else []
     model.train(mode in TRAINING)
     works = {'infer': infer, 'train': train, 'detect': detect, 'learn to detect': learn_to_detect}
-    work = {**works, 'dino': dino}[mode]
+    work = {**works, 'dino': dino, 'classify': infer}[mode]
 
     def work_and_wait() -> None:
         with torch.autocast(device, enabled=is_amp):

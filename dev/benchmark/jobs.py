@@ -22,6 +22,7 @@ def run_job(
     mode: str = 'infer',
     repetitions: int = 3,
     batch: int = 1,
+    memory_limit: float | None = None,
 ) -> dict[str, Any]:
     """Measure in a separate process; see :mod:`.worker`.
 
@@ -32,6 +33,8 @@ def run_job(
         mode (str): A mode of :func:`.candidates.build_step`.
         repetitions (int): How many times each is timed.
         batch (int): Number of images.
+        memory_limit (float, optional): Gigabytes that the process may use on a CPU; then running
+            out of memory is a result, ``out_of_memory``. Defaults to None.
     """
     job = {
         'measure': measure,
@@ -41,6 +44,7 @@ def run_job(
         'repetitions': repetitions,
         'batch': batch,
         'device': DEVICE,
+        'memory_limit': memory_limit,
     }
     return run_worker('dev.benchmark.worker', job)
 

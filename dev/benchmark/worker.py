@@ -1,6 +1,7 @@
 """Runs one measurement in a separate process, so that measurements cannot disturb each other."""
 
 import contextlib
+import resource
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from dev.measure import Job, alternate, answer, memory_status, reset_peak, seconds
+from xcit_mm.errors import is_out_of_memory
 
 from .candidates import build, build_backbone, build_step, crops_like, share_weights
 from .jobs import THREADS
@@ -53,7 +55,22 @@ def measure_agreement(job: Job) -> dict[str, Any]:
 
 
 def measure_one(job: Job) -> dict[str, Any]:
-    """Measure times and peak memory of one candidate."""
+    """Measure times and peak memory of one candidate, or say that the memory does not suffice."""
+    limit = job['memory_limit']
+    if limit is None:
+        return _measure_one(job)
+    if job['device'] == 'cpu':
+        # Otherwise Linux may kill this process or another one.
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit * 2**30),) * 2)
+    try:
+        return _measure_one(job)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return {'out_of_memory': True}
+
+
+def _measure_one(job: Job) -> dict[str, Any]:
     model = _build(job)
     # Load the kernels first, so that their memory is not counted.
     build_step(job['mode'], model, 64, 64, device=job['device'])()

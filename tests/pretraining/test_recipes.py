@@ -24,7 +24,7 @@ def test_every_size_has_its_configs():
     sizes = [f'xcit_{arch}_{patch}' for arch in VARIANTS for patch in (16, 8)]
     wanted = {f'{size}_{kind}' for size in sizes for kind in KINDS}
     wanted |= {f'xcit_{arch}_16_{name}' for arch in TRANSFER_SIZES for name in TRANSFER}
-    wanted |= {'xcit_n12_8_shapes'}
+    wanted |= {'xcit_n12_8_shapes', 'xcit_s12_16_in1k_ms'}
     assert {path.stem for path in FOLDER.glob('*.py')} == wanted
 
 
@@ -56,6 +56,14 @@ def test_transfer_configs_have_their_classes_and_folders(name, arch):
     assert cfg.model.backbone.init_cfg == dict(
         type='PretrainedXCiT', checkpoint=f'xcit://{arch}/16/224_dist', head=False
     )
+
+
+def test_multi_scale_training_crops_images_of_the_largest_size():
+    cfg = Config.fromfile(FOLDER / 'xcit_s12_16_in1k_ms.py')
+    pipelines = [cfg[f'{s}_dataloader'].dataset.pipeline for s in ('train', 'val', 'test')]
+    assert [pipeline[0].input_size for pipeline in pipelines] == [320, 224, 224]
+    sizes = cfg.model.data_preprocessor.sizes
+    assert max(sizes) == 320 and all(size % 16 == 0 for size in sizes)
 
 
 @pytest.mark.parametrize(

@@ -188,3 +188,18 @@ def test_bad_input_gets_one_paragraph(wrong, message, images, tmp_path, capfd, m
     assert call('train', config, '--work-dir', tmp_path / 'work', *SMALL, *options) == 2
     error = capfd.readouterr().err
     assert message in error[error.rindex('error: ') :] and 'Traceback' not in error
+
+
+def test_multi_scale_training_shows_images_of_several_sizes(config, tmp_path, monkeypatch):
+    seen = []
+    forward = XCiTClassifier.forward
+
+    def record(self, images):
+        seen.append((self.training, *images.shape[2:]))
+        return forward(self, images)
+
+    monkeypatch.setattr(XCiTClassifier, 'forward', record)
+    options = ['train_cfg.max_epochs=4', 'model.data_preprocessor.sizes=[16,32]',
+        'model.data_preprocessor.type=MultiScalePreprocessor']  # fmt: skip
+    assert call('train', config, '--work-dir', tmp_path / 'work', *SMALL, *options) == 0
+    assert set(seen) == {(True, 16, 16), (True, 32, 32), (False, 32, 32)}

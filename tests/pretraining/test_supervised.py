@@ -5,6 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from mmengine.logging import MessageHub
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
@@ -141,3 +142,21 @@ def test_a_step_of_distillation_equals_a_plain_loop(temperature, tmp_path):
     assert not any('teacher' in name for name in model.state_dict())
     assert not any(p.requires_grad for p in model.teacher.parameters())
     assert deepcopy(model).teacher is model.teacher  # an average of the weights needs no copy
+
+
+def test_multi_scale_batches_have_the_size_of_their_iteration():
+    preprocessor = MODELS.build(dict(type='MultiScalePreprocessor', sizes=[16, 32]))
+    hub = MessageHub.get_current_instance()
+    # Bicubic weights sum to 1: a constant image stays one.
+    data = dict(inputs=[torch.full((3, 32, 32), 2.0)] * 2)
+    found = []
+    for iteration in (*range(20), *range(20)):
+        hub.update_info('iter', iteration)
+        images = preprocessor(data, training=True)['inputs']
+        assert torch.allclose(images, torch.tensor(2.0))
+        found.append(tuple(images.shape))
+        assert preprocessor(data)['inputs'].shape == (2, 3, 32, 32)  # for tests, as it is
+    assert found[:20] == found[20:]
+    assert set(found) == {(2, 3, 16, 16), (2, 3, 32, 32)}
+    with pytest.raises(ValueError, match='sizes must be'):
+        MODELS.build(dict(type='MultiScalePreprocessor', sizes=[]))

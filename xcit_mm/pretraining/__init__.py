@@ -1,7 +1,7 @@
 """Trains backbones on images: supervised, with distillation, and without labels by DINO."""
 
 from .channels import LoadChannels, ScaleTo8Bit, read_channels
-from .classifier import ImageClassifier, LinearClassifier
+from .classifier import ImageClassifier, LinearClassifier, MultiScalePreprocessor
 from .dino import DINO, DINOHead, dino_loss, information
 from .folders import CocoObjects, INaturalist, LabeledFolder, UnlabeledFolder
 from .hooks import ClassesHook, DescribeHook, DINOHook, ValidateFirstHook
@@ -24,6 +24,7 @@ __all__ = [
     'LinearProbe',
     'LoadChannels',
     'MultiCrop',
+    'MultiScalePreprocessor',
     'PackImage',
     'ScaleTo8Bit',
     'TimmTransform',

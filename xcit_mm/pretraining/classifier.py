@@ -1,11 +1,13 @@
 """Supervised training as in DeiT, the recipe that the paper follows, with distillation."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from mmengine.logging import MMLogger
-from mmengine.model import BaseModel
+from mmengine.logging import MessageHub, MMLogger
+from mmengine.model import BaseModel, ImgDataPreprocessor
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
@@ -129,6 +131,37 @@ class ImageClassifier(BaseModel):
         super().init_weights()
         if self._teacher_cfg:
             _ = self.teacher
+
+
+@MODELS.register_module()
+class MultiScalePreprocessor(ImgDataPreprocessor):
+    """Resizes each training batch to one of several sizes: multi-scale training.
+
+    The size follows from the iteration, so all processes use the same one, and a resumed run uses
+    those that it would have used.
+
+    Args:
+        sizes (Sequence[int]): Heights and widths of the images, all equally likely. The training
+            pipeline should make images of the largest: ``input_size=max(sizes)``.
+        **kwargs: As for mmengine's ``ImgDataPreprocessor``.
+    """
+
+    def __init__(self, sizes: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f'sizes must be at least one positive int, not {sizes!r}')
+        self.sizes = tuple(sizes)
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Preprocess as mmengine does, then resize a batch for training."""
+        data = super().forward(data, training)
+        if training:
+            iteration = MessageHub.get_current_instance().get_info('iter', 0)
+            size = int(np.random.default_rng(iteration).choice(self.sizes))
+            data['inputs'] = F.interpolate(
+                data['inputs'], (size, size), mode='bicubic', align_corners=False, antialias=True
+            )
+        return data
 
 
 @MODELS.register_module()

@@ -1,0 +1,3 @@
+_base_ = './deit_s_16_in1k.py'
+
+model = dict(backbone=dict(attention='linformer'))

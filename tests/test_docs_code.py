@@ -34,7 +34,7 @@ BLOCKS = {
     'docs/deploy.md': 1,
     'docs/distributed.md': 1,
     'docs/getting_started.md': 1,
-    'docs/large_images.md': 2,
+    'docs/large_images.md': 3,
     'docs/pretraining.md': 2,
     'docs/troubleshooting.md': 1,
     'docs/visualization.md': 2,
@@ -150,7 +150,9 @@ def test_config_of_sharded_training_is_read(tmp_path):
 def test_examples_of_large_images_run(tmp_path, capsys):
     import xcit_mm.large  # noqa: F401  what custom_imports does
 
-    python, config = blocks('docs/large_images.md')
+    windows, python, config = blocks('docs/large_images.md')
+    model = build_empty(config_of(tmp_path, windows))
+    assert model.windows == {'size': 512, 'overlap': 128, 'limit': 100}
     run(python)
     assert capsys.readouterr().out.startswith('[(128, 192), (64, 96), (32, 48), (16, 24)]')
     base = "_base_ = 'xcit_mm::detection/mask_rcnn_xcit_n12_16_1x.py'\n"

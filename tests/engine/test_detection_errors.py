@@ -9,7 +9,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xcit_mm.engine.detection_errors import find_errors
-from xcit_mm.engine.report import plot_confusion, plot_precision, window
+from xcit_mm.engine.report import overlaps, plot_confusion, plot_precision, window
 
 CAT, DOG, BIRD = 3, 7, 9  # ids of categories are not indices
 NAMES = {CAT: 'cat', DOG: 'dog', BIRD: 'bird'}
@@ -96,7 +96,7 @@ CASES = {
     'the limit itself': ([(CAT, PLACE)], [(CAT, PLACE, 0.3)], {(CAT, CAT): 1}, [], []),
     'a poor box': (
         [(CAT, PLACE)], [(CAT, (10, 10, 40, 16), 0.9)], {(CAT, 0): 1, (0, CAT): 1},
-        ['poor overlap: IoU 0.40'], ['best overlap of a detection without an object: IoU 0.40'],
+        ['poor overlap: IoU 0.40'], ['nearest false positive: IoU 0.40'],
     ),
 }  # fmt: skip
 
@@ -204,3 +204,10 @@ def test_the_drawn_matrix_leaves_out_classes_that_do_not_occur():
 )
 def test_the_part_of_a_photo_around_a_box(box, expected):
     assert window(box, (80, 100)) == expected
+
+
+@pytest.mark.parametrize(
+    'box, expected', [((0, 0, 11, 11), True), ((0, 0, 10, 30), False), ((12, 20, 3, 3), False)]
+)
+def test_boxes_outside_a_picture_are_not_drawn(box, expected):
+    assert overlaps(box, (10, 10, 20, 20)) == expected

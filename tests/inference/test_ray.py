@@ -118,6 +118,7 @@ def test_batches_lines_and_pictures_of_a_segmentor(cluster, tmp_path, capfd):
     assert results_of(tmp_path / 'out') == results_of(tmp_path / 'one')
 
 
+@pytest.mark.long
 def test_images_in_parquet_files_and_at_addresses(cluster, tmp_path):
     folder = draw_images(tmp_path / 'images', 6)
     model = write_model(tmp_path / 'model.onnx', 'detection', (32, 32), resize=None)

@@ -129,7 +129,7 @@ def _match_across_classes(
     for i in np.flatnonzero(free):
         errors.matrix[index[missed[i]['category_id']], -1] += 1
         overlap = overlaps[:, i].max(initial=0)
-        near = f'best overlap of a detection without an object: IoU {overlap:.2f}'
+        near = f'nearest false positive: IoU {overlap:.2f}'
         reason = near if overlap >= NEAR_IOU else 'not found'
         errors.misses.append(DetectionError(missed[i], reason))
 

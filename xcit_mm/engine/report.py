@@ -85,6 +85,8 @@ def _detection_section(runner: Runner, metric: Any, run: Any, score_thr: float) 
     yield _drawing('precision-recall curves', plot_precision(precision, iou_thrs, names))
     rows: list[dict[str, Any]] = []
     for i, (name, objects) in enumerate(zip(names, errors.matrix[:-1].sum(1), strict=True)):
+        if not objects:  # then it has no AP
+            continue
         values = metric.average_precisions(precision[:, :, [i]])
         rows.append({'class': name, 'objects': int(objects)})
         rows[-1] |= {item: value_or_none(value) for item, value in values}
@@ -167,7 +169,13 @@ class ErrorPainter:
         how = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
         part = cv2.resize(part, size, interpolation=how)
         known = set(self.run.params.catIds)
-        shown = [one for one in shown if one['category_id'] in known and not one.get('iscrowd')]
+        shown = [
+            one
+            for one in shown
+            if one['category_id'] in known
+            and not one.get('iscrowd')
+            and overlaps(one['bbox'], around)
+        ]
         if not shown:
             return part
         boxes = np.array([one['bbox'] for one in shown], float)
@@ -201,6 +209,13 @@ def window(box: Sequence[float], shape: Sequence[int]) -> tuple[int, int, int, i
     limits = shape[1], shape[0], shape[1], shape[0]
     x1, y1, x2, y2 = np.clip(ends, 0, limits).tolist()
     return x1, y1, x2, y2
+
+
+def overlaps(box: Sequence[float], around: Sequence[int]) -> bool:
+    """Return whether a box (x, y, width, height) is partly in a part of an image."""
+    x, y, width, height = box
+    left, top, right, bottom = around
+    return x < right and y < bottom and x + width > left and y + height > top
 
 
 def plot_precision(
@@ -272,4 +287,6 @@ def _plain(name: str) -> str:
 def _drawing(alt: str, figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format='svg')
-    return f'<div class="curve">{html_image(alt, "image/svg+xml", buffer.getvalue())}</div>'
+    content, width = buffer.getvalue(), 6 * figure.get_figwidth()
+    image = html_image(alt, 'image/svg+xml', content)
+    return f'<div class="curve" style="max-width: {width:.0f}rem">{image}</div>'

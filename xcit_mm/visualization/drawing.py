@@ -44,7 +44,9 @@ class Frame:
         axes.set_title(f'image, {self.width} x {self.height}', fontsize='medium')
         self._finish(axes)
 
-    def show_map(self, axes: Axes, values: np.ndarray, stride: float, norm: Normalize) -> AxesImage:
+    def show_map(
+        self, axes: Axes, values: np.ndarray, stride: float, norm: Normalize, fade: bool = False
+    ) -> AxesImage:
         """Draw a map (H', W') over the image in gray.
 
         Args:
@@ -52,12 +54,15 @@ class Frame:
             values (np.ndarray): One value per token.
             stride (float): Image pixels per token.
             norm (Normalize): The range of the colors.
+            fade (bool): Whether low values are transparent. Defaults to False.
         """
         extent = (0, self.width, self.height, 0)
         # Low contrast, so that the colors on top still match the color bar.
         axes.imshow(self.gray, cmap='gray', vmin=-128, vmax=383, extent=extent)
+        shown = shrink(values)
+        alpha = 0.75 * np.sqrt(np.asarray(norm(shown))) if fade else 0.75
         drawn = axes.imshow(
-            shrink(values), cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=0.75
+            shown, cmap=HEAT, norm=norm, extent=_extent(values, stride), alpha=alpha
         )
         self._finish(axes)
         return drawn
@@ -103,7 +108,8 @@ class HeatMaps:
         columns (int): Longer rows continue below.
         stride (float): Image pixels per token.
         unit (str): What the color bar shows.
-        norm (Normalize, optional): The range of the colors. Defaults to None, that of the maps.
+        relative (bool): Whether the values are shares in 0...1, and small ones transparent.
+            Defaults to False.
     """
 
     title: str
@@ -112,7 +118,7 @@ class HeatMaps:
     columns: int
     stride: float
     unit: str
-    norm: Normalize | None = None
+    relative: bool = False
 
     def _lines(self) -> list[tuple[str, slice]]:
         """Return what is drawn below each other: a row, and the part of it that fits."""
@@ -131,12 +137,13 @@ class HeatMaps:
         lines = self._lines()
         places = canvas.add_gridspec(max(len(lines), 2), min(len(self.titles), self.columns) + 2)
         frame.show(canvas.add_subplot(places[:2, :2]))
-        norm = self.norm or robust_range([values for maps in self.rows.values() for values in maps])
+        shown = [values for maps in self.rows.values() for values in maps]
+        norm = Normalize(0, 1) if self.relative else robust_range(shown)
         panels = []
         for i, (label, part) in enumerate(lines):
             for j, values in enumerate(self.rows[label][part]):
                 panels.append(canvas.add_subplot(places[i, j + 2]))
-                drawn = frame.show_map(panels[-1], values, self.stride, norm)
+                drawn = frame.show_map(panels[-1], values, self.stride, norm, self.relative)
                 panels[-1].set_title(self.titles[part][j], fontsize='medium')
                 if j == 0:
                     panels[-1].set_ylabel(label, fontsize='large')

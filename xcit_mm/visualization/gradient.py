@@ -7,7 +7,6 @@ from typing import Any
 import mmcv
 import numpy as np
 import torch
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from ..models.trunk import XCiTTrunk
 from .drawing import TITLE_HEIGHT, WIDTH, Frame, HeatMaps
 from .observe import choose_layers
 
-COLUMNS = 6
+COLUMNS = 3
 
 
 def gradient_maps(
@@ -99,7 +98,7 @@ class Explanation:
             COLUMNS,
             self.stride,
             'share of the largest value',
-            Normalize(0, 1),
+            relative=True,
         )
         frame = Frame(self.image)
         height = heat_maps.height(frame.aspect)

@@ -9,7 +9,7 @@ from typing import Any
 from .errors import ModelError
 
 # The key in the metadata of an ONNX file, and the newest layout that this version reads.
-KEY, FORMAT = 'xcit_mm', 1
+KEY, FORMAT = 'xcit_mm', 2
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -62,7 +62,8 @@ class Metadata:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file's metadata."""
-        return {'format': FORMAT, **dataclasses.asdict(self)}
+        # Versions that read only format 1 know nothing of windows, and read all other files.
+        return {'format': 2 if self.windows else 1, **dataclasses.asdict(self)}
 
     @classmethod
     def read(cls, properties: Mapping[str, str], path: Path) -> 'Metadata':

@@ -158,6 +158,8 @@ def test_check_warns_of_a_config_that_cannot_reach_the_objects(cells, capsys):
     )
     value = '0.3' if name == 'scale_factor' else '(64,64)'
     settings.append(f'test_dataloader.dataset.pipeline.1.{name}={value}')
+    settings += ['model.type=MaskRCNN', 'model.test_cfg.windows.size=64']
+    settings.append('model.test_cfg.windows.overlap=16')
     assert call('check', 'cells.py', '--json', 'report.json', '--cfg-options', *settings) == 0
     found = {p['problem'] for p in json.loads(Path('report.json').read_text())['problems']}
     assert found >= MISFITS.keys()

@@ -142,7 +142,9 @@ def test_a_file_cuts_the_windows_of_its_checkpoint(detector):
     assert check.compare(model, xcit_mm_runtime.load(path)).passed and model.windows['size'] == 64
     exported, predictor = xcit_mm_runtime.load(path), CheckpointPredictor(cfg, model)
     assert exported.metadata.windows is None
+    assert exported.metadata.to_dict()['format'] == 1
     exported.metadata.windows = describe(cfg, model, Options(), '', 'random').windows
+    assert exported.metadata.to_dict()['format'] == 2  # older versions refuse it
     image = cv2.resize(np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8), (270, 190))
     ours, theirs = exported(image), predictor(image)
     pairs = check.match(vars(theirs), vars(ours), 270, check.TOLERANCES['float32'])

@@ -172,7 +172,7 @@ def test_files_that_are_no_exported_models_are_refused_in_a_sentence(tmp_path, m
     content = segmentor(good, weights(3), metadata('segmentation', CLASSES)).read_bytes()
     fitting, others = metadata('segmentation', CLASSES), 'does not have the inputs and outputs'
     for info, message in (
-        (fitting | {'format': 2}, 'written by a newer version, in format 2'),
+        (fitting | {'format': 3}, 'written by a newer version, in format 3'),
         (fitting | {'task': 'poetry'}, others),
         (fitting | {'task': 'detection'}, others),
         (fitting | {'input': {'dtype': 'int4'}}, others),

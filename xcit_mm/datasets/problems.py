@@ -84,6 +84,7 @@ MISFITS = {
     'config: anchors': 'proposals learn nothing of many of the objects; use other scales or ratios '
     'in rpn_head.anchor_generator',
     'config: few detections': 'the limits on detections are lower than the number of objects',
+    'config: windows': 'test_cfg.windows is ignored; use a detector that slides windows',
 }
 KINDS = ERRORS | LEFT_OUT | NOTES | CHANGED | MISFITS
 

@@ -82,6 +82,9 @@ class FitReport:
         if low := find_low_limits(self.cfg.model, most):
             detail = f'an image has {most} objects. To raise them: --cfg-options {" ".join(low)}'
             yield Problem('config: few detections', name, detail)
+        kind = type_name(self.cfg.model)
+        if window_settings(self.cfg.model.get('test_cfg')) and not kind.startswith('Sliding'):
+            yield Problem('config: windows', name, f'the type is {kind}, not Sliding{kind}')
 
 
 def _patch_size(cfg: Config) -> int | None:

@@ -9,6 +9,8 @@ from xcit_mm_runtime.coco import read_coco
 
 from .errors import UserError
 
+# How the names begin of the detectors in :mod:`.models.sliding_windows`.
+SLIDING = 'Sliding'
 # The color_type of mmcv's LoadImageFromFile that keeps 16 bits: OpenCV's IMREAD_COLOR and
 # IMREAD_ANYDEPTH.
 KEEP_DEPTH = 3

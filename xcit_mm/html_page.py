@@ -21,18 +21,19 @@ td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: 
 """
 
 
-def html_page(title: str, body: str) -> str:
+def html_page(title: str, body: str, style: str = '') -> str:
     """Return a page as text.
 
     Args:
         title (str): The heading, plain text.
         body (str): What follows it, HTML.
+        style (str): More rules of CSS, which prevail. Defaults to none.
     """
     title = html.escape(title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}</title><style>{STYLE}</style></head><body>'
+        f'<title>{title}</title><style>{STYLE}{style}</style></head><body>'
         f'<h1>{title}</h1>{body}</body></html>\n'
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from xcit_mm_runtime.text import join_some
 
-from .configs import KEEP_DEPTH
+from .configs import KEEP_DEPTH, SLIDING
 from .datasets.find import RARE, FoundData
 from .datasets.fit import Fit, choose_fit
 from .engine.pace import Pace
@@ -293,7 +293,7 @@ def detection_config(data: FoundData, choice: Choice, fit: Fit, plan: Schedule) 
     # The weights of a whole detector have wide heads.
     is_wide = choice.gpu or choice.is_whole
     mask_heads = WIDE_MASKS if is_wide else NARROW_MASKS
-    sliding = f"\n    type='Sliding{'Mask' if data.masks else 'Faster'}RCNN',"
+    sliding = f"\n    type='{SLIDING}{'Mask' if data.masks else 'Faster'}RCNN',"
     heads = (WIDE_HEADS if is_wide else NARROW_HEADS).format(
         masks=mask_heads if data.masks else '', sliding=sliding if fit.crop else ''
     )

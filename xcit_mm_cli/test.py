@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     from mmengine.dist import is_main_process
 
     from xcit_mm.datasets.present import check_datasets
-    from xcit_mm.engine import report, testing
+    from xcit_mm.engine import testing
     from xcit_mm.engine.config import build_runner, load_config
     from xcit_mm.tables import format_table
     from xcit_mm_runtime.files import check_new, write_atomically
@@ -126,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.verbose:
         testing.hide_tables(runner)
     if args.report:
+        from xcit_mm.engine import report
+
         report.keep_details(runner)
     metrics = {name: testing.value_or_none(value) for name, value in runner.test().items()}
     if not is_main_process():

@@ -6,6 +6,7 @@ What is not refused here and still comes out wrong is refused by :mod:`.check`.
 import importlib.util
 from typing import Any
 
+from ..configs import SLIDING
 from ..errors import UserError
 from ..models import XCiT
 from .detector import stage_of
@@ -14,7 +15,7 @@ from .metadata import Options
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
 DETECTORS = ('FasterRCNN', 'MaskRCNN', 'CascadeRCNN')
 # The same with windows, which the runtime cuts.
-SLIDING_DETECTORS = tuple(f'Sliding{name}' for name in DETECTORS)
+SLIDING_DETECTORS = tuple(SLIDING + name for name in DETECTORS)
 BOX_HEADS = ('BBoxHead', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
 MASK_HEADS = ('FCNMaskHead', 'NormalInitMaskHead')
 # What mmcv's batched_nms takes; another key would change the result.

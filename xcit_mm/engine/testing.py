@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
-from ..configs import innermost_datasets, nested_dicts, type_name
+from ..configs import SLIDING, innermost_datasets, nested_dicts, type_name
 from ..errors import UserError
 from ..paper import paper_tests_of
 from .comparison import ComparisonHook
@@ -112,12 +112,12 @@ def set_windows(cfg: Config, size: int, overlap: int) -> None:
         slide = dict(mode='slide', crop_size=(size, size), stride=(stride, stride))
         cfg.model.test_cfg.update(slide)
         return
-    from ..models.sliding_windows import DETECTORS, PREFIX
+    from ..models.sliding_windows import DETECTORS
 
-    name = type_name(cfg.model).removeprefix(PREFIX)
+    name = type_name(cfg.model).removeprefix(SLIDING)
     if name not in DETECTORS:
         raise UserError(f'--window: {name} has no windows; {", ".join(DETECTORS)} have.')
-    cfg.model.type = PREFIX + name
+    cfg.model.type = SLIDING + name
     cfg.model.test_cfg.windows = dict(size=size, overlap=overlap)
 
 

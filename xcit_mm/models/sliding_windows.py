@@ -17,9 +17,8 @@ from torch.nn import functional as F
 
 from xcit_mm_runtime.windows import Window, WindowDetections, cut_windows, merge_windows
 
-from ..configs import read_preprocessor, window_settings
+from ..configs import SLIDING, read_preprocessor, window_settings
 
-PREFIX = 'Sliding'
 # Those of mmdet whose predictions are boxes, or boxes and masks.
 DETECTORS = (
     *('ATSS', 'CascadeRCNN', 'FCOS', 'FasterRCNN', 'GFL', 'MaskRCNN', 'RTMDet', 'RetinaNet'),
@@ -106,7 +105,7 @@ def detections_of(window: Window, sample: DetDataSample) -> WindowDetections:
 def _register(name: str) -> None:
     """Register a detector of mmdet with windows."""
     bases = (SlidingWindows, getattr(detectors, name))
-    kind = type(PREFIX + name, bases, {'__module__': __name__, '__doc__': SlidingWindows.__doc__})
+    kind = type(SLIDING + name, bases, {'__module__': __name__, '__doc__': SlidingWindows.__doc__})
     MODELS.register_module(module=kind)
     globals()[kind.__name__] = kind  # where pickle looks for it
 

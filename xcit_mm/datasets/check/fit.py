@@ -7,7 +7,14 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.registry import TASK_UTILS
 
-from ...configs import innermost_datasets, nested_dicts, resizing, type_name, window_settings
+from ...configs import (
+    SLIDING,
+    innermost_datasets,
+    nested_dicts,
+    resizing,
+    type_name,
+    window_settings,
+)
 from ...engine.evaluated import find_low_limits
 from ..fit import REACHED, VISIBLE
 from ..objects import Objects, best_overlaps
@@ -83,8 +90,8 @@ class FitReport:
             detail = f'an image has {most} objects. To raise them: --cfg-options {" ".join(low)}'
             yield Problem('config: few detections', name, detail)
         kind = type_name(self.cfg.model)
-        if window_settings(self.cfg.model.get('test_cfg')) and not kind.startswith('Sliding'):
-            yield Problem('config: windows', name, f'the type is {kind}, not Sliding{kind}')
+        if window_settings(self.cfg.model.get('test_cfg')) and not kind.startswith(SLIDING):
+            yield Problem('config: windows', name, f'the type is {kind}, not {SLIDING}{kind}')
 
 
 def _patch_size(cfg: Config) -> int | None:

@@ -375,18 +375,20 @@ def _sizes(data: FoundData, fit: Fit) -> str:
     """Return the lines of a config that say at which sizes images are seen."""
     width, height = data.size
     size = fit.resize[_argument(fit)]
+    part = ''
     if _argument(fit) == 'scale':
         text = 'width and height, kept in proportion.'
         sizes: list[Any] = [tuple(round(side * factor) for side in size) for factor in FACTORS]
     else:
         text = 'a factor on the width and height of its file.'
         sizes = [round(size * factor, 2) for factor in FACTORS]
+        part = '\npart = int(window / min(train_scales)) + 1' if fit.crop else ''
     comment = _comment(
         f'The size at which an image is seen: {text} The median image has {width} x {height} '
         f'pixels. {fit.reasons["size"]}. If objects are smaller than {fit.patch_size} pixels, use '
         'larger sizes.'
     )
-    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}'
+    return f'{comment}\ntest_scale = {size}\ntrain_scales = {sizes}{part}'
 
 
 def _resize_randomly(data: FoundData, fit: Fit) -> str:
@@ -404,10 +406,15 @@ dict(
     if not fit.crop:
         return text
     masks = ', recompute_bbox=True' if data.masks else ''
-    crop = f'crop_size=(window, window), allow_negative_crop=True{masks}'
+    crop = f"dict(type='RandomCrop', crop_size=({{0}}, {{0}}), allow_negative_crop=True{masks}),"
+    if _argument(fit) == 'scale_factor':
+        text = f"""\
+# First a part that is large enough at each size, since masks take long to resize.
+    {crop.format('part')}
+    {text}"""
     return f"""\
 {text}
-    dict(type='RandomCrop', {crop}),
+    {crop.format('window')}
     dict(type='FilterAnnotations', keep_empty=False),  # objects that are not in the crop"""
 
 
@@ -621,7 +628,7 @@ def _training(plan: Schedule, data: FoundData, unit: str, decay: str, metric: st
     """Return the schedule, in epochs or iterations, with its validations."""
     images = data.splits['train'].total
     length = {'epochs': plan.epochs, 'iters': plan.iterations}[unit]
-    every = max(1, length // plan.validations)
+    every = math.ceil(length / plan.validations)
     logged = math.ceil(images / plan.batch) if unit == 'epochs' else every
     sentences = [
         f'The schedule: {plan.epochs} times {images} images, about {plan.iterations} iterations.',

@@ -325,9 +325,11 @@ def test_weights_choose_the_network(small_shapes, tmp_path, capsys):
 def test_schedules_are_as_long_as_asked(small_shapes, tmp_path):
     write_yolo(small_shapes, tmp_path / 'data')
     words = ['detection', '--data', 'data', '--scratch', '--force']
-    assert call('init', *words, '--epochs', 3) == 0
-    cfg, written = Config.fromfile('data.py'), Path('data.py').read_text()
-    assert (cfg.train_cfg.max_epochs, cfg.train_cfg.val_interval) == (3, 1)
+    # At most ten validations.
+    for epochs, every in ((3, 1), (10, 1), (11, 2), (29, 3)):
+        assert call('init', *words, '--epochs', epochs) == 0
+        cfg, written = Config.fromfile('data.py'), Path('data.py').read_text()
+        assert (cfg.train_cfg.max_epochs, cfg.train_cfg.val_interval) == (epochs, every)
     assert 'asked for. To train longer or less, change max_epochs' in written.replace('\n# ', ' ')
     # An epoch has 50 iterations of a second, and a validation takes 20 x 0.1 seconds.
     data = find_coco(tmp_path / 'data', tmp_path / 'data/coco')

@@ -176,9 +176,11 @@ def test_large_images_of_12_bits_get_their_range_and_windows(tmp_path, monkeypat
     assert 'their values fit in 12 bits' in printed
     cfg = load_config('cells.py')
     # Crops and windows are one setting.
-    (crop,) = [s for s in cfg.train_dataloader.dataset.pipeline if s.type == 'RandomCrop']
+    first, crop = [s for s in cfg.train_dataloader.dataset.pipeline if s.type == 'RandomCrop']
     side = cfg.model.test_cfg.windows.size
     assert crop.crop_size == (side, side) == (cfg.window, cfg.window)
+    # The part that is resized is no smaller than a crop afterwards.
+    assert min(first.crop_size) * min(cfg.train_scales) >= side > 0.75 * min(first.crop_size)
     assert f'in windows of {side} x {side}, trained on crops of {side} x {side}' in printed
     assert bit_depth(cfg) == 12
     init_default_scope('mmdet')

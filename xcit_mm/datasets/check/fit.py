@@ -119,9 +119,9 @@ def _views(cfg: Config) -> str:
     windows = window_settings(cfg.model.get('test_cfg'))
     text = f' in windows of {windows["size"]} x {windows["size"]}' if windows else ''
     for dataset in innermost_datasets(cfg.get('train_dataloader')):
-        for step in nested_dicts(dataset.get('pipeline')):
-            if type_name(step) == 'RandomCrop':
-                return f'{text}, trained on crops of {" x ".join(map(str, step["crop_size"]))}'
+        steps = list(nested_dicts(dataset.get('pipeline')))
+        if crops := [step['crop_size'] for step in steps if type_name(step) == 'RandomCrop']:
+            return f'{text}, trained on crops of {" x ".join(map(str, crops[-1]))}'
     return text
 
 

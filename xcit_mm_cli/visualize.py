@@ -169,6 +169,8 @@ def draw_gradients(args: argparse.Namespace, images: list[Path], cfg: Config) ->
     from xcit_mm_runtime import ImageError, read_image
     from xcit_mm_runtime.progress import track
 
+    from .common import print_left_out
+
     if dense_scope_of(cfg, '--detection and --class') == 'mmseg' and args.detection is not None:
         raise UserError('--detection needs a detector; --class works with segmentors, too.')
     with explaining_config(args.config):
@@ -185,6 +187,7 @@ def draw_gradients(args: argparse.Namespace, images: list[Path], cfg: Config) ->
         ending = f'_class_{name}.png'
     layers = choose_layers(len(predictor.model.backbone.layers), args.layers)
     files = plan_files(args, images, {'': ending})
+    print_left_out(args.inputs)
     skipped: dict[Path, str] = {}
     for path in track(images, 'images'):
         try:

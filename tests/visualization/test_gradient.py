@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from xcit_mm.engine.testing import set_windows
 from xcit_mm.inference.predictors import CheckpointPredictor
 from xcit_mm.visualization import gradient_maps
 from xcit_mm.visualization.gradient import explain
@@ -128,6 +129,14 @@ def test_a_detection_and_a_class(photo):
     absent = next(i for i in range(80) if i not in found.labels)
     with pytest.raises(ImageError, match='was found in it'):
         explain(model, photo, label=absent)
+
+
+def test_windows_have_no_map(photo):
+    cfg = tiny.recipe('mask_rcnn', 16)
+    set_windows(cfg, 64, 16)
+    model = CheckpointPredictor(cfg, tiny.build(cfg))
+    with pytest.raises(ImageError, match='more than one window'):
+        explain(model, photo, detection=1)
 
 
 def test_a_class_of_a_segmentor(photo):

@@ -43,7 +43,7 @@ def gradient_maps(
     def record(index: int) -> Callable:
         def hook(module: Any, inputs: tuple, tokens: Tensor) -> None:
             if index in seen or len(tokens) != 1:
-                raise ValueError('the model runs its backbone on more than one image or window')
+                raise ValueError('the model sees it in more than one window or image')
             if not tokens.requires_grad:  # all before it is frozen
                 tokens.requires_grad_()
             seen[index] = tokens, inputs[1]
@@ -126,7 +126,7 @@ def explain(
         layers (Sequence[int], optional): Layers counted from 1. Defaults to None, all.
 
     Raises:
-        ImageError: If there is no such detection, or none of the class.
+        ImageError: If there is no such detection, none of the class, or more than one window.
     """
     samples, backbone = [], predictor.model.backbone
 

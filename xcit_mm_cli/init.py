@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     plan = schedule(args.task, images, choice, per_view)
     plan = with_epochs(plan, images, args.epochs) if args.epochs else plan
     cfg, report, rows = _check(write(plan), out.name, args.task)
-    pace = _measure(cfg, report, args.minutes)
+    pace = _measure(cfg, report, args.minutes, data)
     if args.minutes is not None and pace is not None:
         plan = within_minutes(plan, data, args.minutes, pace)
     write_atomically(out, write(plan))
@@ -279,7 +279,9 @@ def _check(text: str, name: str, task: str) -> tuple[Config, CheckReport, list[d
     return cfg, report, fit.rows()
 
 
-def _measure(cfg: Config, report: CheckReport, minutes: float | None) -> Pace | None:
+def _measure(
+    cfg: Config, report: CheckReport, minutes: float | None, data: FoundData
+) -> Pace | None:
     """Measure the pace of a training; None if that is not possible and nobody asked for it."""
     from xcit_mm.engine.pace import QUICK_STEPS, STEPS, measure_pace
     from xcit_mm.errors import UserError
@@ -294,7 +296,8 @@ def _measure(cfg: Config, report: CheckReport, minutes: float | None) -> Pace | 
         )
     print('Measuring a few iterations ...\n', flush=True)
     try:
-        return measure_pace(cfg, QUICK_STEPS if minutes is None else STEPS)
+        objects = None if data.objects is None else float(data.objects.counts.mean())
+        return measure_pace(cfg, QUICK_STEPS if minutes is None else STEPS, objects)
     except RuntimeError as error:  # out of memory; the training may run on another machine
         if minutes is not None:
             raise UserError(f'--minutes: an iteration fails here: {first_line(error)}') from error

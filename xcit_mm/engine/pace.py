@@ -1,6 +1,7 @@
 """Measures how long a training takes, with a few of its own iterations."""
 
 import itertools
+import math
 import sys
 import time
 from copy import deepcopy
@@ -38,14 +39,19 @@ class Pace:
     memory: float | None
 
 
-def measure_pace(cfg: Config, steps: int = STEPS) -> Pace:
+def measure_pace(cfg: Config, steps: int = STEPS, objects: float | None = None) -> Pace:
     """Run a few iterations of a training and a validation, from random weights.
 
     Args:
         cfg (Config): The config; not changed.
         steps (int): The number of iterations. Defaults to :data:`STEPS`.
+        objects (float, optional): For a two-stage detector, the mean number of objects per image.
+            Random weights find as many as they may, and trained ones about as many as there are.
+            Defaults to None, no limit but that of the config.
     """
     cfg = deepcopy(cfg)
+    if objects is not None:
+        cfg.model.test_cfg.rcnn.max_per_img = math.ceil(objects)
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel(WARNING)  # mmengine logs a line for each parameter

@@ -77,6 +77,20 @@ def test_images_that_indices_leave_out_are_not_missed(data):
     assert evaluate(metric, dataset)['coco/bbox_mAP'] == 1
 
 
+def test_annotations_may_lack_iscrowd_and_be_counted_from_0(data):
+    dataset, file = data(3, 2)
+    content = json.loads(file.read_text())
+    for one in content['annotations']:
+        one['id'] -= 1
+        del one['iscrowd']
+    file.write_text(json.dumps(content))
+    kinds = ['bbox', 'segm', 'proposal_fast']
+    _, metric = loop_on(dataset, file, ConsistentCocoMetric, metric=kinds)
+    found = evaluate(metric, dataset)
+    names = ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/AR@100')
+    assert [found[name] for name in names] == [1, 1, 1]
+
+
 @pytest.mark.parametrize('key, value', [('id', 10_000), ('file_name', 'other.jpg')])
 def test_the_annotations_of_other_images_are_refused(key, value, data):
     dataset, file = data(3, 2)

@@ -35,5 +35,5 @@ class FastRecallCocoMetric(CocoMetric):
 
     def _boxes(self, image: int) -> np.ndarray:
         annotations = self._coco_api.load_anns(self._coco_api.get_ann_ids(img_ids=image))
-        boxes = [a['bbox'] for a in annotations if not (a.get('ignore') or a['iscrowd'])]
+        boxes = [a['bbox'] for a in annotations if not (a.get('ignore') or a.get('iscrowd'))]
         return np.array([[x, y, x + w, y + h] for x, y, w, h in boxes], dtype=np.float32)

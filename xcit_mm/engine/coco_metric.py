@@ -63,6 +63,7 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
         """Evaluate ``bbox``, ``segm`` or ``proposal``."""
         if metric not in self.files:
             raise KeyError(f'{metric} is not in results')
+        complete_annotations(self._coco_api)
         predictions = load(self.files[metric])
         if metric == 'segm':
             for prediction in predictions:
@@ -130,6 +131,22 @@ class ConsistentCocoMetric(FastRecallCocoMetric):
             return {}
         key = f'{metric}_mAP'
         return {f'{name}_precision': v[key] for name, v in self.per_class.items() if key in v}
+
+
+def complete_annotations(coco: COCO) -> None:
+    """Give annotations what pycocotools needs: ``iscrowd``, and ids that are not 0.
+
+    It takes an object with the id 0 for "no object", so that whoever finds it finds nothing.
+
+    Args:
+        coco (COCO): The ground truth, changed in place.
+    """
+    for annotation in coco.anns.values():
+        annotation.setdefault('iscrowd', 0)
+    if 0 in coco.anns:
+        annotation = coco.anns.pop(0)
+        annotation['id'] = max(coco.anns, default=0) + 1
+        coco.anns[annotation['id']] = annotation
 
 
 def with_usable_mask(annotation: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         )
     train(runner)
     if args.overfit:
-        print_log(judge(runner, args.overfit), 'current')
+        print_log(judge(runner), 'current')
     print_log(f'Done: checkpoints and logs are in {cfg.work_dir}', 'current')
     return 0
 

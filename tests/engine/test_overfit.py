@@ -1,5 +1,7 @@
 """Training on a few images says whether the model can learn them."""
 
+import json
+
 import pytest
 from mmengine.registry import DATASETS, init_default_scope
 
@@ -28,9 +30,23 @@ def test_the_same_images_are_trained_and_tested_without_augmentation(task, small
         assert (one['inputs'] == other['inputs']).all()
         paths = [sample['data_samples'].img_path for sample in (one, other)]
         assert paths[0] == paths[1] and 'train' in paths[0]
-    # The learning rate falls until the last iteration.
-    lasts = {'seg': cfg.train_cfg.get('max_iters'), 'det': 10 * len(trained)}
-    assert cfg.param_scheduler[1]['end'] == lasts[task] == 10 * 30 * 3
+    # The learning rate falls until the last iteration, of epochs of any length.
+    last, unit = (10 * 30 * 3, 'max_iters') if task == 'seg' else (10, 'max_epochs')
+    assert cfg.param_scheduler[1]['end'] == cfg.train_cfg[unit] == last
+
+
+def test_windows_are_trained_on_crops(small_data, tmp_path):
+    cfg = load_config(str(write_config(tmp_path, 'det', small_data)))
+    crop = dict(type='RandomCrop', crop_size=(32, 32), allow_negative_crop=True)
+    *steps, last = cfg.train_dataloader.dataset.pipeline
+    cfg.train_dataloader.dataset.pipeline = [*steps, crop, last]
+    cfg.model.test_cfg.windows = dict(size=32, overlap=16)
+    overfit.use_few_images(cfg, 3)
+    assert cfg.model.test_cfg.windows.size == 32
+    init_default_scope(cfg.default_scope)
+    trained = DATASETS.build(cfg.train_dataloader.dataset)
+    found = [trained[i % 3] for i in range(9)]  # None where a crop has no objects
+    assert {tuple(one['inputs'].shape[1:]) for one in found if one} == {(32, 32)}
 
 
 @pytest.mark.parametrize('task', ['det', 'seg'])
@@ -43,9 +59,13 @@ def test_a_model_that_learned_nothing_is_called_so(task, small_data, tmp_path, m
     assert 'The model did not learn the 2 images' in printed
     assert f'Done: checkpoints and logs are in work_dirs/{task}_overfit' in printed
     monkeypatch.setattr(overfit, 'LEARNED', {s: (n, -2) for s, (n, _) in overfit.LEARNED.items()})
-    words = [write_config(tmp_path, task, small_data), '--overfit', 2]
+    # There are only 8, and not all have objects.
+    words = [write_config(tmp_path, task, small_data), '--overfit', 9]
     assert call('train', *words) == 0
-    assert 'The model learned the 2 images' in ' '.join(''.join(capfd.readouterr()).split())
+    annotations = small_data / 'coco/annotations/instances_train2017.json'
+    with_objects = {a['image_id'] for a in json.loads(annotations.read_text())['annotations']}
+    count = 8 if task == 'seg' else len(with_objects)
+    assert f'The model learned the {count} images' in ' '.join(''.join(capfd.readouterr()).split())
 
 
 def test_configs_that_cannot_be_used_are_explained(capfd):

@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from ..configs import innermost_datasets, nested_dicts, type_name
+from ..configs import innermost_datasets, nested_dicts, type_name, window_settings
 from ..errors import UserError
 from ..tables import best_value, format_metric
 from .config import dense_scope_of
@@ -32,7 +32,8 @@ HINT = (
 def use_few_images(cfg: Config, count: int) -> None:
     """Let a config train on its first images, and validate on the same ones.
 
-    Images are seen as in the test: not cropped, flipped or recolored.
+    Images are seen as in the test: not flipped or recolored, and cropped only if tests slide
+    windows over them, since whole images may then be too large to train on.
 
     Args:
         cfg (Config): The config of a detector or a segmentor, changed in place.
@@ -55,8 +56,15 @@ def use_few_images(cfg: Config, count: int) -> None:
     dataset = {**dataset, 'indices': count}
     if scope == 'mmdet':  # images without objects teach nothing
         dataset['filter_cfg'] = {'filter_empty_gt': True}
+    crop = [s for s in dataset['pipeline'] if type_name(s) == 'RandomCrop'][-1:]
+    test_cfg = cfg.model.get('test_cfg') or {}
+    if crop and scope == 'mmdet' and window_settings(test_cfg):
+        resizing = [resize, *crop, dict(type='FilterAnnotations', keep_empty=False)]
+    else:
+        resizing = [resize]
+        test_cfg.pop('windows', None)
     pipeline = [resize if type_name(s) == 'Resize' else s for s in tested.pipeline]
-    cfg.train_dataloader.dataset = {**dataset, 'pipeline': [*loading, resize, packing]}
+    cfg.train_dataloader.dataset = {**dataset, 'pipeline': [*loading, *resizing, packing]}
     cfg.val_dataloader.dataset = {**deepcopy(dataset), 'pipeline': pipeline}
     for evaluator in nested_dicts(cfg.val_evaluator):
         if 'ann_file' in evaluator:
@@ -64,8 +72,6 @@ def use_few_images(cfg: Config, count: int) -> None:
             evaluator['ann_file'] = os.path.join(root, dataset['ann_file'])
     cfg.train_dataloader.batch_size = min(cfg.train_dataloader.get('batch_size', 1), count)
     cfg.model.backbone.drop_path_rate = 0.0
-    if cfg.model.get('test_cfg'):
-        cfg.model.test_cfg.pop('windows', None)  # whole images are trained on
     _set_schedule(cfg, count)
 
 
@@ -79,26 +85,29 @@ def _set_schedule(cfg: Config, count: int) -> None:
     per_test = math.ceil(SEEN_PER_TEST * count / loader.batch_size)
     last = TESTS * per_test
     length, interval = {'max_iters': last}, per_test
+    decay = dict(by_epoch=False, begin=last // 2, end=last)
     if 'max_epochs' in cfg.train_cfg:
         # Epochs of a few iterations would fill the log.
         loader.dataset = dict(type='RepeatDataset', times=SEEN_PER_TEST, dataset=loader.dataset)
         length, interval = {'max_epochs': TESTS}, 1
+        # There may be fewer images than were asked for, so that epochs are shorter.
+        decay = dict(by_epoch=True, begin=TESTS // 2, end=TESTS, convert_to_iter_based=True)
     cfg.train_cfg.update(length, val_interval=interval)
     cfg.param_scheduler = [
         dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=min(WARM_UP, last)),
-        dict(type='CosineAnnealingLR', by_epoch=False, begin=last // 2, end=last),
+        dict(type='CosineAnnealingLR', **decay),
     ]
     cfg.default_hooks.checkpoint.update(interval=interval, max_keep_ckpts=1, save_best=None)
     cfg.default_hooks.logger.interval = min(50, per_test)
 
 
-def judge(runner: Runner, count: int) -> str:
+def judge(runner: Runner) -> str:
     """Say whether a model learned the images that :func:`use_few_images` left.
 
     Args:
         runner (Runner): After the training.
-        count (int): The number of images.
     """
+    count = len(runner.val_dataloader.dataset)
     name, wanted = LEARNED[dense_scope_of(runner.cfg, '--overfit')]
     found = {
         metric: runner.message_hub.get_scalar(f'val/{metric}').current()

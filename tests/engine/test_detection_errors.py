@@ -3,13 +3,20 @@
 import contextlib
 import io
 
+import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xcit_mm.engine.detection_errors import find_errors
-from xcit_mm.engine.report import overlaps, plot_confusion, plot_precision, window
+from xcit_mm.engine.report import (
+    ErrorPainter,
+    overlaps,
+    plot_confusion,
+    plot_precision,
+    window,
+)
 
 CAT, DOG, BIRD = 3, 7, 9  # ids of categories are not indices
 NAMES = {CAT: 'cat', DOG: 'dog', BIRD: 'bird'}
@@ -211,3 +218,33 @@ def test_the_part_of_a_photo_around_a_box(box, expected):
 )
 def test_boxes_outside_a_picture_are_not_drawn(box, expected):
     assert overlaps(box, (10, 10, 20, 20)) == expected
+
+
+class OneImage:
+    """A dataset."""
+
+    metainfo = dict(classes=tuple(NAMES.values()))
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 1
+
+    def get_data_info(self, index):
+        return dict(img_id=0, img_path=str(self.path))
+
+
+def test_objects_that_cannot_be_drawn_are_named(tmp_path):
+    """Boxes of an image that was made smaller, and masks without a polygon."""
+    outside = (300, 20, 40, 40)
+    run = evaluate([([(CAT, outside), (DOG, ELSEWHERE)], [(DOG, PLACE, 0.9)])], 'segm')
+    run.cocoGt.anns[2]['segmentation'] = []
+    path = tmp_path / 'image.png'
+    cv2.imwrite(str(path), np.zeros((100, 100, 3), np.uint8))
+    paint = ErrorPainter(run, OneImage(path), None, 0.3)
+    errors = find_errors(run)
+    largest, _ = errors.misses
+    text = paint(largest, is_miss=True)
+    assert 'outside its image' in text and 'cat, not found' in text and '<img' not in text
+    assert '<img' in paint(errors.false_positives[0], is_miss=False)

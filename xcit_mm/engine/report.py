@@ -137,8 +137,17 @@ class ErrorPainter:
         """
         one = error.annotation
         path = self.paths[one['image_id']]
-        image = read_image(path, self.bit_depth)
-        around = window(one['bbox'], image.shape)
+        score = '' if is_miss else f' {one["score"]:.2f}'
+        caption = f'{path}: {self.classes[self._label(one)]}{score}, {error.reason}'
+        picture = self._picture(one, read_image(path, self.bit_depth), is_miss)
+        shown = html_image(caption, 'image/jpeg', picture) if picture else 'outside its image'
+        return f'<figure>{shown}<figcaption>{html.escape(caption)}</figcaption></figure>'
+
+    def _picture(self, one: dict[str, Any], image: np.ndarray, is_miss: bool) -> bytes:
+        """Return a JPEG; empty if nothing of the image is near the box."""
+        left, top, right, bottom = around = window(one['bbox'], image.shape)
+        if right <= left or bottom <= top:
+            return b''
         truths = [one] if is_miss else self.run.cocoGt.imgToAnns[one['image_id']]
         found = [one]
         if is_miss:
@@ -148,13 +157,7 @@ class ErrorPainter:
             'ground truth': self._draw(image, around, self.run.cocoGt, truths),
             'prediction': self._draw(image, around, self.run.cocoDt, found),
         }
-        content = cv2.imencode('.jpg', side_by_side(drawn))[1].tobytes()
-        score = '' if is_miss else f' {one["score"]:.2f}'
-        caption = f'{path}: {self.classes[self._label(one)]}{score}, {error.reason}'
-        return (
-            f'<figure>{html_image(caption, "image/jpeg", content)}'
-            f'<figcaption>{html.escape(caption)}</figcaption></figure>'
-        )
+        return cv2.imencode('.jpg', side_by_side(drawn))[1].tobytes()
 
     def _label(self, annotation: dict[str, Any]) -> int:
         return self.classes.index(self.run.cocoGt.cats[annotation['category_id']]['name'])
@@ -162,6 +165,8 @@ class ErrorPainter:
     def _draw(
         self, image: np.ndarray, around: tuple[int, ...], coco: Any, shown: list[dict]
     ) -> np.ndarray:
+        from .coco_metric import with_usable_mask
+
         left, top, right, bottom = around
         part = image[top:bottom, left:right]
         factor = SIDE / max(part.shape[:2])
@@ -182,7 +187,8 @@ class ErrorPainter:
         boxes[:, 2:] += boxes[:, :2]
         masks = None
         if self.run.params.iouType == 'segm':
-            whole = (coco.annToMask(one)[top:bottom, left:right] for one in shown)
+            usable = (coco.annToMask(with_usable_mask(one)) for one in shown)
+            whole = (mask[top:bottom, left:right] for mask in usable)
             masks = np.array([cv2.resize(m, size, interpolation=cv2.INTER_NEAREST) for m in whole])
         scores = [one['score'] for one in shown] if 'score' in shown[0] else None
         return Detections(

@@ -164,7 +164,7 @@ def with_epochs(plan: Schedule, images: int, epochs: int) -> Schedule:
     return replace(
         plan,
         epochs=epochs,
-        iterations=math.ceil(images / plan.batch) * epochs,
+        iterations=max(2, math.ceil(images / plan.batch) * epochs),  # one to warm up
         validations=min(plan.validations, epochs),
         comment='The number of epochs was asked for.',
     )
@@ -229,8 +229,10 @@ def fit_detector(data: FoundData, gpu: bool, patch_size: int | None, is_whole: b
         is_whole (bool): Whether training starts from the weights of a whole detector.
 
     Raises:
-        UserError: If no object has a box.
+        UserError: If no image has a size, or no object has a box.
     """
+    if data.objects is not None and not len(data.objects.images):
+        raise UserError(f'The annotations in {data.root} do not tell the size of any image.')
     if data.objects is None or not len(data.objects.boxes):
         raise UserError(f'None of the objects in {data.root} has a box with a size.')
     short, long = _sides(data.size, SHORT_SIDES['detection'][gpu])
@@ -422,7 +424,7 @@ def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     """Return the text of a config for Semantic FPN."""
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = _crop_side(short, choice.gpu)
-    decay = f"type='PolyLR', power=1.0, by_epoch=False, begin={plan.warm_up}, end=max_iters"
+    decay = "type='PolyLR', power=1.0, by_epoch=False, begin=warm_up, end=max_iters"
     return f"""\
 {_heading('Semantic FPN', data, choice)}
 _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_80k.py'
@@ -601,7 +603,11 @@ def _loaders(data: FoundData, choice: Choice, plan: Schedule) -> str:
     """Return the three data loaders."""
     workers = f'    num_workers={4 if choice.gpu else 2},'
     batch = f'    batch_size={plan.batch},  # fewer if memory runs out; then lower the rate as much'
-    with_empty = '        filter_cfg=dict(filter_empty_gt=False),  # images without objects, too'
+    # Without min_size, mmdet leaves out images of fewer than 32 pixels.
+    with_empty = (
+        '        # images without objects, too\n'
+        '        filter_cfg=dict(filter_empty_gt=False, min_size=1),'
+    )
     lines = []
     for name, split in data.splits.items():
         prefix = f'img={split.images!r}'
@@ -638,13 +644,17 @@ def _training(plan: Schedule, data: FoundData, unit: str, decay: str, metric: st
         'less or add images.',
     ]
     comment = _comment(' '.join(filter(None, sentences)))
+    warm_up = str(plan.warm_up)
+    if unit == 'iters':
+        warm_up = f'max(1, min({warm_up}, max_iters // 10))'
     return f"""\
 {comment}
 max_{unit} = {length}
+warm_up = {warm_up}  # iterations
 train_cfg = dict(max_{unit}=max_{unit}, val_interval={every})
 optim_wrapper = dict(optimizer=dict(lr={plan.rate}), clip_grad=dict(max_norm=5.0, norm_type=2))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end={plan.warm_up}),
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=warm_up),
     dict({decay}),
 ]
 auto_scale_lr = dict(base_batch_size={plan.batch})

@@ -1,5 +1,6 @@
 """``xcit-mm init``: finds a user's data, and writes a config that trains on it."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+from mmengine.registry import DATASETS, PARAM_SCHEDULERS, init_default_scope
 from mmseg.datasets import ADE20KDataset
 
 from xcit_mm.configs import bit_depth
@@ -115,6 +116,35 @@ def test_a_config_that_does_not_work_gets_no_name(tmp_path, capsys):
     error = capsys.readouterr().err
     assert 'The config data.py cannot be used' in error and len(error.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['data']
+
+
+def test_a_segmentor_can_be_trained_as_short_as_wanted(tmp_path):
+    write_values(tmp_path / 'data', [0, 1])
+    for options, iterations in (([], 5), (['--epochs', 1], None)):
+        assert init_labels(*options) == 0
+        text = Path('data.py').read_text()
+        if iterations:
+            text = re.sub('max_iters = .*', f'max_iters = {iterations}', text)
+        Path('short.py').write_text(text)
+        cfg = Config.fromfile('short.py')
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 1.0)
+        for scheduler in cfg.param_scheduler:
+            PARAM_SCHEDULERS.build({**scheduler, 'optimizer': optimizer})
+        assert cfg.param_scheduler[1].end == cfg.train_cfg.max_iters
+
+
+def test_images_of_any_size_are_used_if_it_is_known(small_shapes, tmp_path, capsys):
+    write_coco(small_shapes, tmp_path / 'data')
+    assert call('init', 'detection', '--data', 'data', '--scratch') == 0
+    # mmdet's own limit is 32 pixels.
+    assert Config.fromfile('data.py').train_dataloader.dataset.filter_cfg.min_size == 1
+    for path in (tmp_path / 'data').rglob('*.json'):
+        content = json.loads(path.read_text())
+        for image in content['images']:
+            del image['width']
+        path.write_text(json.dumps(content))
+    assert call('init', 'detection', '--data', 'data', '--scratch', '--force') == 2
+    assert 'do not tell the size of any image' in capsys.readouterr().err
 
 
 def test_a_config_is_not_overwritten(tmp_path, capsys):

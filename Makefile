@@ -28,7 +28,7 @@ lint: setup  ## run ruff (rules and format) and mypy
 demo: setup  ## train, evaluate and show two models on drawn images, 10 minutes (QUICK=1: 3)
 	$(BIN)/xcit-mm demo $(if $(QUICK),--quick)
 
-benchmark: setup  ## measure speed and memory against other backbones, 20 minutes (QUICK=1: first rows, 5)
+benchmark: setup  ## measure speed and memory against other backbones, 27 minutes (QUICK=1: first rows, 5)
 	$(BIN)/python -m dev.benchmark $(if $(QUICK),--quick --out-dir work_dirs/benchmark) \
 		$(if $(DEVICE),--device $(DEVICE))
 

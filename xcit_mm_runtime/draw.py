@@ -23,11 +23,15 @@ SEGMENTATION_OPACITY = 0.6
 # Smaller text cannot be read.
 MIN_FONT = 11
 MAX_NAME = 36
+# More tags than this that cover more of the picture than this hide what they name.
+MANY_TAGS, MAX_TAGGED = 10, 0.2
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
 def draw_detections(image: np.ndarray, found: Detections, score_thr: float = 0.3) -> np.ndarray:
     """Draw boxes with class names and scores, and masks with their outlines.
+
+    Among many small objects, those whose name is wider than their box get none.
 
     Args:
         image (np.ndarray): BGR.
@@ -50,10 +54,16 @@ def draw_detections(image: np.ndarray, found: Detections, score_thr: float = 0.3
     corners = np.rint(found.boxes).astype(int)
     for i in shown:
         cv2.rectangle(picture, corners[i, :2], corners[i, 2:], bgr[found.labels[i]], thickness)
+    tags = {}
     for i in shown:
         text = drawable(found.classes, int(found.labels[i]))
         text += '' if found.scores is None else f' {found.scores[i]:.2f}'
-        _tag(picture, text, corners[i], bgr[found.labels[i]])
+        tags[i] = _text_mask(text, _font_size(picture))
+    covered = sum(tag.size for tag in tags.values()) / (picture.shape[0] * picture.shape[1])
+    is_crowded = len(tags) > MANY_TAGS and covered > MAX_TAGGED
+    for i, tag in tags.items():
+        if not is_crowded or tag.shape[1] <= corners[i, 2] - corners[i, 0]:
+            _tag(picture, tag, corners[i], bgr[found.labels[i]])
     return picture
 
 
@@ -150,9 +160,8 @@ def _blend(picture: np.ndarray, mask: np.ndarray, color: Color, thickness: int) 
     cv2.drawContours(picture, outlines, -1, color, thickness, offset=(x, y))
 
 
-def _tag(picture: np.ndarray, text: str, box: np.ndarray, color: Color) -> None:
+def _tag(picture: np.ndarray, mask: np.ndarray, box: np.ndarray, color: Color) -> None:
     """Write above the top left corner of a box, or inside it at the edge of the image."""
-    mask = _text_mask(text, _font_size(picture))
     height, width = mask.shape
     y = box[1] - height if box[1] >= height else box[1]
     x = min(max(box[0], 0), max(picture.shape[1] - width, 0))

@@ -99,6 +99,19 @@ def test_detections_above_the_threshold_are_drawn(size, with_masks):
     assert (Detections(*nothing, None, NAMES).draw(image) == image).all()
 
 
+def test_names_do_not_hide_many_small_objects():
+    """A name is drawn where it fits: of 100 small boxes and a large one, only above that."""
+    image = np.zeros((200, 200, 3), np.uint8)
+    places = [(x, y, x + 8, y + 8) for x in range(4, 200, 20) for y in range(60, 200, 14)]
+    boxes = np.array([*places, (20, 20, 180, 50)], float)
+    for count, is_tagged in ((len(places), False), (5, True)):
+        chosen = [*range(count), -1]
+        found = Detections(boxes[chosen], None, np.zeros(len(chosen), int), None, ['nucleus'])
+        picture = found.draw(image)
+        # Above a small box, and above the large one.
+        assert picture[55, 6].any() == is_tagged and picture[15, 22].any()
+
+
 def test_text_is_as_large_as_the_image_asks_for():
     small, large = (
         Segmentation(np.zeros((size, size), np.uint8), ['road']).draw(noise(size, size))[:, size:]

@@ -43,7 +43,7 @@ def gradient_maps(
     def record(index: int) -> Callable:
         def hook(module: Any, inputs: tuple, tokens: Tensor) -> None:
             if index in seen or len(tokens) != 1:
-                raise ValueError('the model sees it in more than one window or image')
+                raise ValueError('it is seen in more than one window; cut out a part')
             if not tokens.requires_grad:  # all before it is frozen
                 tokens.requires_grad_()
             seen[index] = tokens, inputs[1]

@@ -123,6 +123,8 @@ def measure_synthetic(count: int) -> str:
             return Words(words, rng.integers(0, 256, (len(words), 16), np.uint8))
 
         class Nothing:
+            has_vector = True
+
             def checksum(self) -> int:
                 return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xcit_mm_runtime.files import write_atomically
+from xcit_mm_runtime.model import first_line
 
 from .datasets.present import check_datasets
 from .engine.config import load_config
@@ -17,6 +18,9 @@ from .errors import UserError
 from .paper import PaperTest, paper_tests
 from .tables import best_value, format_table
 from .weights.sources import locate
+
+# How the reason of a test begins that was started and failed; all others were not started.
+FAILED = '"xcit-mm test" ended with status'
 
 
 def choose_tests(benchmark: str, names: Sequence[str] = ()) -> list[PaperTest]:
@@ -88,7 +92,7 @@ def _run(test: PaperTest, folder: Path, options: Sequence[str]) -> tuple[dict[st
             if source is not None:
                 locate(source)
     except (UserError, OSError) as error:
-        return {}, str(error).partition('. ')[0].splitlines()[0]
+        return {}, first_line(error).partition('. ')[0]
     result = folder / 'metrics.json'
     command = ['test', config, checkpoint, '--json', str(result), '--force']
     command += ['--work-dir', str(folder)]
@@ -96,7 +100,7 @@ def _run(test: PaperTest, folder: Path, options: Sequence[str]) -> tuple[dict[st
     print(shlex.join(['xcit-mm', *command]), flush=True)
     status = subprocess.run([sys.executable, '-m', 'xcit_mm_cli', *command]).returncode
     if status:
-        return {}, f'"xcit-mm test" ended with status {status}; its log is in {folder}'
+        return {}, f'{FAILED} {status}; its log is in {folder}'
     return json.loads(result.read_text(encoding='utf-8')), ''
 
 

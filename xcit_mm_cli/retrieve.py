@@ -98,6 +98,7 @@ def run_query(args: argparse.Namespace) -> int:
     from xcit_mm_runtime.progress import track
 
     index = Index(args.index or 'work_dirs/retrieve/index')
+    check_settings(index, args)
     describer = index.describer(args.device)
     results, skipped, out_dir = {}, [], Path(args.out_dir)
     for path in track(find_images(args.inputs), 'queries'):
@@ -121,6 +122,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
     from xcit_mm_runtime import read_image
     from xcit_mm_runtime.progress import track
 
+    if len(args.inputs) > 1:
+        raise UserError(f'"evaluate" takes one folder, not {len(args.inputs)} inputs.')
     benchmark = find_benchmark(args.inputs[0])
     with tempfile.TemporaryDirectory() as temporary:
         index, describer, skipped = build(args, args.index or temporary, benchmark.images)
@@ -128,11 +131,16 @@ def run_evaluate(args: argparse.Namespace) -> int:
             raise UserError('A benchmark needs all of its images.')
         queries = []
         for path, box in track(benchmark.queries, 'queries'):
-            image = read_image(path)
+            whole = image = read_image(path)
             if box is not None:
                 left, top, right, bottom = (max(0, round(float(side))) for side in box)
-                image = image[top:bottom, left:right]
-            queries.append(describer(image, is_query=True))
+                image = whole[top:bottom, left:right]
+            if not image.size:
+                raise UserError(f'The box of the query {path} is empty: {list(box or ())}.')
+            try:
+                queries.append(describer(image, is_query=True, whole=whole))
+            except ValueError as error:
+                raise UserError(f'The query {path} cannot be described: {error}') from None
         places = {name: number for number, name in enumerate(index.names)}
         scores = index.scores(queries)[:, [places[os.path.abspath(p)] for p in benchmark.images]]
     for name, answers in benchmark.answers.items():
@@ -146,20 +154,35 @@ def build(args: argparse.Namespace, folder: str, images: list[Path]) -> Any:
     from xcit_mm.retrieval import Index, Settings, build_index
     from xcit_mm_runtime.inputs import find_images
 
+    if Path(folder, 'index.json').is_file():
+        check_settings(Index(folder), args)
+    elif not (args.checkpoint or args.model):
+        raise UserError('A new index needs --checkpoint, or --model for a network of timm.')
+    samples = find_images(args.learn_from) if args.learn_from else None
+    settings = Settings(**given_settings(args))
+    result = build_index(folder, settings, images, samples, args.device)
+    for path, reason in result[2].items():
+        print(f'skipped {path}: {reason}')
+    return result
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how images are described, as far as the command line says it."""
     names = [name.replace('-', '_') for name in (*SETTINGS, 'whiten', 'real')]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     for name in ('checkpoint', 'config'):  # queries may come from another folder
         if '::' not in (path := given.get(name, '::')) and '://' not in path:
             given[name] = str(Path(path).expanduser().absolute())
-    if Path(folder, 'index.json').is_file():
-        saved = vars(Index(folder).settings)
-        if other := [name for name in given if given[name] != saved[name]]:
-            now = ', '.join(f'{name}={saved[name]}' for name in other)
-            raise UserError(f'The index {folder} was made with {now}: choose another --index.')
-    elif not (args.checkpoint or args.model):
-        raise UserError('A new index needs --checkpoint, or --model for a network of timm.')
-    samples = find_images(args.learn_from) if args.learn_from else None
-    result = build_index(folder, Settings(**given), images, samples, args.device)
-    for path, reason in result[2].items():
-        print(f'skipped {path}: {reason}')
-    return result
+    return given
+
+
+def check_settings(index: Any, args: argparse.Namespace) -> None:
+    """Raise an error if the command line asks for other descriptors than an index has."""
+    from xcit_mm.errors import UserError
+
+    saved = vars(index.settings)
+    if other := [name for name, value in given_settings(args).items() if value != saved[name]]:
+        now = ', '.join(f'{name}={saved[name]}' for name in other)
+        raise UserError(f'The index {index.folder} was made with {now}: choose another --index.')
+    if args.learn_from:
+        raise UserError(f'--learn-from is for a new index, and {index.folder} exists.')

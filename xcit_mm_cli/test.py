@@ -132,7 +132,9 @@ def run(args: argparse.Namespace) -> int:
     metrics = {name: testing.value_or_none(value) for name, value in runner.test().items()}
     if not is_main_process():
         return 0
-    paper, source = testing.paper_results(args.checkpoint, metrics)
+    # The paper tests whole images, at one size, as they are.
+    as_paper = not (args.tta or args.window)
+    paper, source = testing.paper_results(args.checkpoint, metrics) if as_paper else ({}, '')
     print('\n' + format_table(testing.metric_rows(metrics, args.eval or [], paper)))
     if source:
         print(source)

@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Test the published weights on the data of this machine, and write one table with what was '
         "measured, the paper's results and the difference. Tests whose data or weights are missing "
-        'are skipped, and the table says why. One process runs one test after another.'
+        'are skipped, and the table says why. One process runs one test after another. Exit status '
+        '1 if a test failed, 2 if nothing was measured.'
     )
     listed = '; '.join(f'{name}: {text}' for name, text in BENCHMARKS.items())
     parser.add_argument('benchmark', choices=BENCHMARKS, help=listed)
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from xcit_mm.tables import format_table
-    from xcit_mm.verify import choose_tests, verify, write_results
+    from xcit_mm.verify import FAILED, choose_tests, verify, write_results
 
     from .common import check_output
 
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         rows += found
         write_results(rows, out)  # after each: what is done survives an interruption
     print('\n' + format_table(rows))
-    measured = sum(not row['skipped'] for row in rows)
-    print(f'{measured} of {len(rows)} results measured, all others skipped.')
+    measured = sum(row['measured'] is not None for row in rows)
+    failed = sum(row['skipped'].startswith(FAILED) for row in rows)
+    print(f'{measured} of {len(rows)} results measured, {failed} failed, all others skipped.')
     print(f'table: {out}\nnumbers: {out.with_suffix(".json")}')
-    return 0 if measured else 2
+    return 1 if failed else 0 if measured else 2

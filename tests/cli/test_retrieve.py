@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 
 import cv2
@@ -81,18 +82,25 @@ def test_an_index_is_extended_and_resumed(photos, weights, tmp_path, capsys, mon
     assert call('retrieve', 'index', *words, '--checkpoint', weights, *SMALL) == 1
     assert 'skipped' in capsys.readouterr().out
     assert [len(shard['vectors']) for shard in Index(folder).shards] == [5, 2]
+    opened = len(os.listdir('/proc/self/fd'))
+    index = Index(folder)
+    assert len(os.listdir('/proc/self/fd')) == opened  # an index may have any number of shards
     # A process that is killed leaves a shard without its names, which does not count.
     (folder / '00001.json').unlink()
     assert Index(folder).names == [str(path) for path in images[:5]]
     assert call('retrieve', 'index', photos / 'all', '--index', folder) == 0
     index = Index(folder)
-    assert index.names == [str(path) for path in images] and len(index.shards) == 3
+    assert index.names == [str(path) for path in images] and len(index.arrays) == 3
     assert all(isinstance(shard['vectors'], np.memmap) for shard in index.shards)
     # All at once gives the same.
     words = ['--index', tmp_path / 'whole', '--checkpoint', weights, *SMALL]
     assert call('retrieve', 'index', photos / 'all', *words) == 0
     parts = [np.concatenate([s['vectors'] for s in i.shards]) for i in (index, Index(words[1]))]
     assert np.array_equal(*parts)
+    # The same files by other names are not indexed again.
+    monkeypatch.chdir(photos)
+    words = ['all', photos / 'all', '--index', tmp_path / 'twice', '--checkpoint', weights, *SMALL]
+    assert call('retrieve', 'index', *words) == 0 and len(Index(words[3]).names) == COUNT
     capsys.readouterr()
     assert call('retrieve', 'index', photos / 'all', '--index', folder, '--resolution', 64) == 2
     assert 'was made with resolution=96' in capsys.readouterr().err
@@ -122,7 +130,13 @@ def test_weights_without_a_class_token_need_another_descriptor(photos, tmp_path,
     words = [photos / 'all', '--checkpoint', tmp_path / 'b.pth', *SMALL, '--index']
     assert call('retrieve', 'index', *words, tmp_path / 'i') == 2
     assert 'Use --descriptor vlad or asmk' in capsys.readouterr().err
-    assert call('retrieve', 'index', *words, tmp_path / 'j', *WAYS['vlad']) == 0
+    assert call('retrieve', 'index', *words, tmp_path / 'i', *WAYS['vlad']) == 0  # as it says
+    query = [photos / 'changed.jpg', '--index', tmp_path / 'i', '--out-dir', tmp_path]
+    assert call('retrieve', 'query', *query, '--descriptor', 'asmk') == 2
+    assert 'was made with descriptor=vlad' in capsys.readouterr().err
+    (tmp_path / 'i' / 'index.json').unlink()
+    assert call('retrieve', 'index', *words, tmp_path / 'i', *WAYS['vlad']) == 2
+    assert 'has parts of another index' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,6 +175,10 @@ def test_evaluation_on_the_layouts_of_both_benchmarks(learn_from, photos, tmp_pa
     (data / 'gnd_small.json').write_text(json.dumps(content))
     assert call('retrieve', 'evaluate', *words) == 0
     assert capsys.readouterr().out == 'medium 100.0\nhard 100.0\n'
+    truth['bbx'] = [60, 60, 60, 60]
+    (data / 'gnd_small.json').write_text(json.dumps(content))
+    assert call('retrieve', 'evaluate', *words) == 2
+    assert 'query.png is empty' in capsys.readouterr().err
 
 
 def test_the_help_states_the_defaults():

@@ -154,7 +154,10 @@ SIZES = {'long': (64, 46), 'short': (90, 64), 'both': (64, 64)}
 def test_resizing(side):
     """Of an image of 112x80: 64 / 112 * 80 is 45.7, and 64 / 80 * 112 is 89.6."""
     seen = []
-    Describer(
-        lambda image: seen.append(image.shape[1::-1]), Settings(resolution=64, side=side), {}
-    ).run(IMAGE)
-    assert seen == [SIZES[side]]
+    settings = Settings(descriptor='vlad', resolution=64, side=side)
+    describer = Describer(lambda image: seen.append(image.shape[1::-1]), settings, {})
+    describer.run(IMAGE)
+    describer.run(IMAGE[:40, :28], whole=IMAGE)  # a part has the scale of the whole
+    width, height = SIZES[side]
+    part = (64, 64) if side == 'both' else (round(width / 4), round(height / 2))
+    assert seen == [SIZES[side], part]

@@ -1,4 +1,4 @@
-"""The paper's seven sizes (table 1) and their training settings (table 12)."""
+"""The paper's seven sizes (table 1) and their training settings (table B.1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

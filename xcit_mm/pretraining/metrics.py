@@ -39,10 +39,11 @@ class TopKAccuracy(BaseMetric):
         self.counts = {name: int(name[3:]) for name in names}
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Record how many classes score higher than the right one."""
+        """Record how many other classes are not below the right one; a NaN is not below it."""
         for sample in data_samples:
             scores = sample['pred_scores']
-            self.results.append(int((scores > scores[sample['gt_label']]).sum()))
+            lower = int((scores < scores[sample['gt_label']]).sum())
+            self.results.append(len(scores) - 1 - lower)
 
     def compute_metrics(self, results: list[int]) -> dict[str, float]:
         """Return the accuracies."""

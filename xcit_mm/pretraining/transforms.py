@@ -139,8 +139,8 @@ class CenterImageCrop:
 
         mode = F.InterpolationMode.BICUBIC
         image = to_tensor(data['img'])
-        scale = self.short_side / min(image.shape[1:])
-        sides = [max(self.size, round(side * scale)) for side in image.shape[1:]]
+        short = min(image.shape[1:])  # rounded down, as in torchvision's Resize
+        sides = [max(self.size, self.short_side * side // short) for side in image.shape[1:]]
         image = F.center_crop(F.resize(image, sides, mode, antialias=True), [self.size] * 2)
         return {**data, 'img': normalize(image.clamp(0, 1), self.mean, self.std)}
 

@@ -1,7 +1,7 @@
 """What images are described by: the class token, VLAD, or the visual words of ASMK."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -95,30 +95,34 @@ class Describer:
         self, network: Network, settings: Settings, learned: dict[str, np.ndarray]
     ) -> None:
         self.network, self.settings, self.learned = network, settings, learned
+        if settings.descriptor == 'class_token' and not network.has_vector:
+            raise UserError(
+                'These weights have no class token, which classifiers and DINO have. Use '
+                '--descriptor vlad or asmk.'
+            )
 
-    def __call__(self, image: np.ndarray, is_query: bool = False) -> np.ndarray | Words:
-        """Describe an image, BGR of 8 bits."""
+    def __call__(
+        self, image: np.ndarray, is_query: bool = False, whole: np.ndarray | None = None
+    ) -> np.ndarray | Words:
+        """Describe an image, BGR of 8 bits; one cut out of a ``whole`` is scaled as that is."""
         settings = self.settings
-        vector, patches = self.run(image)
+        vector, patches = self.run(image, whole)
         if settings.descriptor == 'class_token':
-            if vector is None:
-                raise UserError(
-                    'These weights have no class token, which classifiers and DINO have. Use '
-                    '--descriptor vlad or asmk.'
-                )
             return self.project(normalize(vector))
         patches = self.project(patches, 'patch_')
         centroids = torch.from_numpy(self.learned['centroids']).to(self.network.device)
         count = settings.assignments if is_query and settings.descriptor == 'asmk' else 1
+        count = min(count, len(centroids))
         words = nearest_words(torch.from_numpy(patches).to(centroids), centroids, count)
         if settings.descriptor == 'asmk':
             return aggregate(patches, words, self.learned['centroids'], settings.real)
         return self.project(vlad(patches, words[:, 0], self.learned['centroids'], settings.power))
 
-    def run(self, image: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+    def run(self, image: np.ndarray, whole: np.ndarray | None = None) -> tuple[Any, np.ndarray]:
         """Return the vectors of a resized image, see :class:`Network`."""
         sides, resolution = image.shape[1::-1], self.settings.resolution
-        side = {'long': max(sides), 'short': min(sides)}.get(self.settings.side)
+        scaled = (image if whole is None else whole).shape[:2]
+        side = {'long': max(scaled), 'short': min(scaled)}.get(self.settings.side)
         size = [max(1, round(x * resolution / side)) if side else resolution for x in sides]
         is_smaller = size[0] * size[1] < sides[0] * sides[1]
         interpolation = cv2.INTER_AREA if is_smaller else cv2.INTER_LINEAR

@@ -6,7 +6,7 @@ an interrupted index is complete up to its last shard.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ class Index:
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
         self.names: list[str] = []
-        self.shards: list[dict[str, np.ndarray]] = []
+        self.arrays: list[list[str]] = []  # names of those of each shard
         try:
             content = self._read('index')
             self.settings, self.checksum = Settings(**content['settings']), content['checksum']
             # Small, and read for every image.
             self.learned = {name: np.array(self._load(name)) for name in content['learned']}
-            while (self.folder / f'{len(self.shards):05d}.json').is_file():
-                self._open_shard()
+            while (self.folder / f'{len(self.arrays):05d}.json').is_file():
+                self._add_shard()
         except FileNotFoundError as error:
             raise UserError(
                 f'{folder} is not an index of images: {error.filename} is missing. "xcit-mm '
@@ -50,6 +50,8 @@ class Index:
     @classmethod
     def create(cls, folder: str | os.PathLike, describer: Describer) -> 'Index':
         """Make an empty index for what a describer returns."""
+        if any(Path(folder).glob('[0-9][0-9][0-9][0-9][0-9].json')):
+            raise UserError(f'{folder} has parts of another index: choose another --index.')
         for name, array in describer.learned.items():
             _save(Path(folder, f'{name}.npy'), array)
         content = {
@@ -77,12 +79,18 @@ class Index:
             arrays = _invert(descriptors, self.settings.codebook)
         else:
             arrays = {'vectors': np.stack(descriptors).astype(np.float16)}
-        start = self.folder / f'{len(self.shards):05d}'
+        start = self.folder / f'{len(self.arrays):05d}'
         for name, array in arrays.items():
             _save(Path(f'{start}_{name}.npy'), array)
         content = {'images': list(images), 'arrays': list(arrays)}
         write_atomically(Path(f'{start}.json'), json.dumps(content))
-        self._open_shard()
+        self._add_shard()
+
+    @property
+    def shards(self) -> Iterator[dict[str, np.ndarray]]:
+        """The arrays of one shard after another; each keeps a file open as long as it is used."""
+        for number, names in enumerate(self.arrays):
+            yield {name: self._load(f'{number:05d}_{name}') for name in names}
 
     def scores(self, queries: Sequence[Any]) -> np.ndarray:
         """Return how similar all images are to queries, as these are described: (queries, n)."""
@@ -113,10 +121,12 @@ class Index:
             scores.append(sums / np.sqrt(shard['sizes'] * float(len(words))))
         return np.array(scores, np.float32)
 
-    def _open_shard(self) -> None:
-        start = f'{len(self.shards):05d}'
+    def _add_shard(self) -> None:
+        start = f'{len(self.arrays):05d}'
         content = self._read(start)
-        self.shards.append({name: self._load(f'{start}_{name}') for name in content['arrays']})
+        for name in content['arrays']:
+            self._load(f'{start}_{name}')  # raises if it is damaged
+        self.arrays.append(content['arrays'])
         self.names += content['images']
 
     def _read(self, name: str) -> Any:
@@ -173,12 +183,13 @@ def build_index(
         learn(describer, learn_from or paths)
         index = Index.create(folder, describer)
     known = set(index.names)
+    new = {name: path for path in paths if (name := os.path.abspath(path)) not in known}
     skipped: dict[Path, str] = {}
     waiting: dict[str, Any] = {}
     try:
-        for path in track([p for p in paths if os.path.abspath(p) not in known], 'images'):
+        for name, path in track(list(new.items()), 'images'):
             try:
-                waiting[os.path.abspath(path)] = describer(read_image(path))
+                waiting[name] = describer(read_image(path))
             except ValueError as error:
                 skipped[path] = str(error)
             if len(waiting) == SHARD:

@@ -45,6 +45,7 @@ class Network:
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(str(error)) from None
         self.module.to(device).eval()
+        self.has_vector = model is not None or isinstance(self.module, XCiTClassifier)
 
     def checksum(self) -> int:
         """Return a number that tells these weights from others."""
@@ -67,7 +68,7 @@ class Network:
     def _run_xcit(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
         for tokens, _ in self.module.trunk_outputs(images):  # noqa: B007  only the last are used
             pass
-        if not isinstance(self.module, XCiTClassifier):
+        if not self.has_vector:
             return None, tokens
         return self.module.norm(choose_execution(self.module, tokens).class_token(tokens)), tokens
 

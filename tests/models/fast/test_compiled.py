@@ -1,5 +1,6 @@
 """Compiled layers: any image size and batch, few graphs, and the results of the plain network."""
 
+import functools
 import random
 import time
 
@@ -26,18 +27,18 @@ MAX_GRAPHS = 2
 def no_graphs():
     """Start without graphs, and count those of this test."""
     torch.compiler.reset()
-    compiled._compiled_layer.cache_clear()
+    compiled._compiled.cache_clear()
     counters.clear()
     yield
     torch.compiler.reset()
-    compiled._compiled_layer.cache_clear()
+    compiled._compiled.cache_clear()
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Compile without Inductor, which takes seconds per graph: the same graphs, run as they are."""
-    layer = torch.compile(compiled.run_layer, dynamic=True, backend='aot_eager')
-    monkeypatch.setattr(compiled, '_compiled_layer', lambda: layer)
+    compile_quickly = functools.partial(torch.compile, dynamic=True, backend='aot_eager')
+    monkeypatch.setattr(compiled, '_compiled', functools.cache(compile_quickly))
 
 
 def num_graphs():
@@ -193,11 +194,22 @@ def test_a_changed_module_runs_as_it_is(by_user):
 
 
 @pytest.mark.usefixtures('quick')
-def test_batch_norm_that_synchronizes_is_not_compiled(monkeypatch):
+@pytest.mark.parametrize(
+    'options, graphs',
+    [
+        (dict(attention='token', drop_path_rate=0.3), 2),
+        (dict(attention='covariance', recompute_ffn=True), 2),
+        (dict(attention='token', with_cp=True), 0),
+    ],
+    ids=str,
+)
+def test_batch_norm_that_synchronizes_runs_between_two_graphs(options, graphs, monkeypatch):
+    # On CPUs it cannot synchronize; what is compiled around it does not depend on that.
     monkeypatch.setattr(compiled, 'synchronizes', lambda norm: True)
-    model, plain = (m.train() for m in pair(attention='token'))
-    assert_equal_to_plain(model, plain, torch.randn(2, 3, 64, 48), True)
-    assert num_graphs() == 0
+    model, plain = (m.train() for m in pair(**options))
+    for batch, *size in SIZES:
+        assert_equal_to_plain(model, plain, torch.randn(batch, 3, *size), True)
+    assert num_graphs() == graphs
 
 
 def test_an_old_torch_and_slow_modules_say_what_is_needed(monkeypatch):

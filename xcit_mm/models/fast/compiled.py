@@ -4,7 +4,8 @@ All layers share one graph, compiled once for batches of one and once for all ot
 whole, the network fails as soon as the image size changes: Inductor cannot sort the symbolic
 strides of the maps around a convolution (pytorch issues 172204 and 185510). So the graph has no
 maps, only tokens: the depth-wise convolutions are an operator of our own, and stem and pyramid run
-as without the compiler.
+as without the compiler. Around a SyncBatchNorm that waits for other processes, a layer has two
+graphs.
 
 This module is imported only when it is needed: torch's compiler takes seconds to import.
 """
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 # With and without autograd, autocast and stochastic depth; batches of one, and others; two forms of
 # attention; frozen layers. By default torch gives up after eight.
 MAX_GRAPHS = 64
+# Of a product: weight and bias, which may be None.
+Weights = tuple[Tensor, Any]
 
 
 REASON: dict[str, Any] = dict(
@@ -50,23 +53,29 @@ def run_in_regions(trunk: 'XCiTTrunk', images: Tensor) -> Any:
 
 
 @functools.cache
-def _compiled_layer() -> Callable[..., Tensor]:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     settings: dict[str, Any] = {}
     if 'recompile_limit' in inspect.signature(torch.compile).parameters:
         settings['recompile_limit'] = MAX_GRAPHS
-    return torch.compile(run_layer, dynamic=True, **settings)
+    return torch.compile(function, dynamic=True, **settings)
 
 
 class _CompiledLayers(Execution):
     def run_layer(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         trunk, layer = self.trunk, cast(XCiTLayer, self.trunk.layers[index])
-        if synchronizes(layer.lpi.norm):
-            return super().run_layer(index, x, grid)  # a graph cannot wait for other processes
+        norm = layer.lpi.norm
+        if synchronizes(norm) and trunk.with_cp:
+            return super().run_layer(index, x, grid)  # what is recomputed contains BatchNorm
         # The choice and the draws are made here, so that the graph contains neither.
         form = choose_form(trunk.attention, layer.xca, x)
         scales = path_scales(layer, x)
         recompute = (trunk.with_cp, trunk.recompute_ffn or trunk.with_cp)
-        return _compiled_layer()(layer, x, *grid, form, scales, recompute)
+        if not synchronizes(norm):
+            return _compiled(run_layer)(layer, x, *grid, form, scales, recompute)
+        # A graph cannot wait for other processes, so BatchNorm runs between two of them.
+        x, hidden = _compiled(begin_layer)(layer, x, *grid, form, scales[0])
+        normed = _normalize(norm, hidden)
+        return _compiled(end_layer)(layer, x, normed, *grid, scales[1:], recompute[1])
 
 
 class CompiledDifferentiable(_CompiledLayers, Differentiable):
@@ -99,39 +108,90 @@ def run_layer(
         recompute (tuple[bool, bool]): Whether backward recomputes the two branches in which tokens
             interact, and the feed-forward branch.
     """
-    xca, lpi, ffn = layer.xca, layer.lpi, layer.ffn
-    products = [lpi.conv1, lpi.conv2, ffn.fc1, ffn.fc2]
-    if form == 'token':  # the covariance form multiplies these two in float32
-        products += [xca.qkv, xca.proj]
+    lpi, ffn = layer.lpi, layer.ffn
+    products = [lpi.conv1, lpi.conv2, ffn.fc1, ffn.fc2, *_attention_products(layer, form)]
     conv1, conv2, fc1, fc2, *qkv_proj = product_weights(x, products)
 
     def attend(x: Tensor) -> Tensor:
-        tokens = layer.norm1(x)
-        if form == 'token':
-            qkv, proj = qkv_proj
-            return _linear(attend_tokens(_linear(tokens, *qkv), xca), *proj)
-        # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
-        origin = layer.norm1(x[:, :1]).detach()
-        return covariance_xca(tokens, xca, None, origin)
+        return _attend(layer, x, form, qkv_proj)
 
     def interact(x: Tensor) -> Tensor:
-        hidden = F.gelu(_convolve(layer.norm3(x), *conv1, height, width))
-        # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
-        pixels = hidden.view(-1, hidden.shape[2], 1, 1)
-        return _convolve(lpi.norm(pixels).view_as(hidden), *conv2, height, width)
+        hidden = F.gelu(_convolve(layer.norm3(x), conv1, height, width))
+        return _convolve(_normalize(lpi.norm, hidden), conv2, height, width)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return _linear(F.gelu(_linear(layer.norm2(x), *fc1)), *fc2)
+        return _feed_forward(layer, x, fc1, fc2)
 
     mixing, last = recompute
     gammas = (layer.gamma1, layer.gamma3, layer.gamma2)
     for branch, again, gamma, scale in zip(
         (attend, interact, feed_forward), (mixing, mixing, last), gammas, scales, strict=True
     ):
-        # Inside a graph, recomputation leaves the running statistics of BatchNorm alone.
-        added = checkpoint(branch, x, use_reentrant=False) if again else branch(x)
-        x = add_branch(x, added, gamma, scale)
+        x = add_branch(x, _run_branch(branch, x, again), gamma, scale)
     return x
+
+
+def begin_layer(
+    layer: XCiTLayer, x: Tensor, height: int, width: int, form: str, scale: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run a layer up to the BatchNorm of local interaction; see :func:`run_layer`.
+
+    Returns:
+        tuple[Tensor, Tensor]: The tokens after attention, and what BatchNorm takes (B, N, d).
+    """
+    products = [layer.lpi.conv1, *_attention_products(layer, form)]
+    conv1, *qkv_proj = product_weights(x, products)
+    x = add_branch(x, _attend(layer, x, form, qkv_proj), layer.gamma1, scale)
+    return x, F.gelu(_convolve(layer.norm3(x), conv1, height, width))
+
+
+def end_layer(
+    layer: XCiTLayer,
+    x: Tensor,
+    normed: Tensor,
+    height: int,
+    width: int,
+    scales: Sequence[Tensor | None],
+    recompute: bool,
+) -> Tensor:
+    """Run the rest of a layer, after BatchNorm; see :func:`run_layer`."""
+    ffn = layer.ffn
+    conv2, fc1, fc2 = product_weights(x, [layer.lpi.conv2, ffn.fc1, ffn.fc2])
+
+    def feed_forward(x: Tensor) -> Tensor:
+        return _feed_forward(layer, x, fc1, fc2)
+
+    x = add_branch(x, _convolve(normed, conv2, height, width), layer.gamma3, scales[0])
+    return add_branch(x, _run_branch(feed_forward, x, recompute), layer.gamma2, scales[1])
+
+
+def _run_branch(branch: Callable[[Tensor], Tensor], x: Tensor, recompute: bool) -> Tensor:
+    # Inside a graph, recomputation leaves the running statistics of BatchNorm alone.
+    return checkpoint(branch, x, use_reentrant=False) if recompute else branch(x)
+
+
+def _attention_products(layer: XCiTLayer, form: str) -> list[nn.Module]:
+    # The covariance form multiplies these two in float32.
+    return [layer.xca.qkv, layer.xca.proj] if form == 'token' else []
+
+
+def _attend(layer: XCiTLayer, x: Tensor, form: str, qkv_proj: Sequence[Weights]) -> Tensor:
+    tokens = layer.norm1(x)
+    if form == 'token':
+        qkv, proj = qkv_proj
+        return _linear(attend_tokens(_linear(tokens, *qkv), layer.xca), *proj)
+    # Normalized on its own, so that LayerNorm and the shift of the origin are one kernel.
+    origin = layer.norm1(x[:, :1]).detach()
+    return covariance_xca(tokens, layer.xca, None, origin)
+
+
+def _normalize(norm: nn.Module, hidden: Tensor) -> Tensor:
+    # BatchNorm sees each token as an image of one pixel: its statistics are over all of them.
+    return norm(hidden.view(-1, hidden.shape[2], 1, 1)).view_as(hidden)
+
+
+def _feed_forward(layer: XCiTLayer, x: Tensor, fc1: Weights, fc2: Weights) -> Tensor:
+    return _linear(F.gelu(_linear(layer.norm2(x), *fc1)), *fc2)
 
 
 def synchronizes(norm: nn.Module) -> bool:
@@ -141,7 +201,7 @@ def synchronizes(norm: nn.Module) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def product_weights(x: Tensor, layers: Sequence[Any]) -> list[tuple[Tensor, Any]]:
+def product_weights(x: Tensor, layers: Sequence[Any]) -> list[Weights]:
     """Return weight and bias of each layer, in the type in which autocast multiplies tokens x."""
     dtype = autocast_dtype(x)
     if dtype is None:
@@ -155,7 +215,8 @@ def _linear(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(tokens.to(weight.dtype), weight, bias)
 
 
-def _convolve(tokens: Tensor, weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
+def _convolve(tokens: Tensor, weights: Weights, height: int, width: int) -> Tensor:
+    weight, bias = weights
     return depthwise_conv(tokens.to(weight.dtype), weight, bias, height, width)
 
 

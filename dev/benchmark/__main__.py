@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--run-time',
         action='store_true',
         help="the paper's table of run time instead: classifiers, batches of 1 and 64, up to "
-        '1024x1024; writes run_time.md and run_time.json (about 40 minutes on 2 cores)',
+        '1024x1024; writes run_time.md and run_time.json (about 25 minutes on 2 cores)',
     )
     parser.add_argument(
         '--memory-limit',

@@ -90,8 +90,7 @@ def page_text(data: dict[str, Any]) -> str:
         '## Against other backbones',
         'Inference with the backbones as mmdet ships them: images per second and peak MB by image '
         'height and width. The paper’s table of run time has whole classifiers, among them DeiT-S '
-        'and CaiT-S12, on a GPU in batches of 64: `python -m dev.benchmark --run-time` measures '
-        'those.',
+        'and CaiT-S12, on a GPU in batches of 64: [run time](run_time.md) has those.',
         format_table(peers.paper_table(data['scaling']), 'markdown'),
         *(f'![{name}](images/benchmark_{name}.png)' for name in PLOTS),
         'Growth exponents in the number of pixels:',

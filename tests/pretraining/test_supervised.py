@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.logging import MessageHub
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS
+from mmengine.registry import METRICS, MODELS
 from mmengine.structures import BaseDataElement
 from torch.nn import functional as F
 
@@ -160,3 +160,10 @@ def test_multi_scale_batches_have_the_size_of_their_iteration():
     assert set(found) == {(2, 3, 16, 16), (2, 3, 32, 32)}
     with pytest.raises(ValueError, match='sizes must be'):
         MODELS.build(dict(type='MultiScalePreprocessor', sizes=[]))
+
+
+def test_scores_that_say_nothing_are_not_correct():
+    metric = METRICS.build(dict(type='TopKAccuracy'))
+    kinds = [torch.full((10,), torch.nan), torch.zeros(10), torch.arange(10.0)]
+    metric.process(None, [dict(pred_scores=scores, gt_label=9) for scores in kinds])
+    assert metric.compute_metrics(metric.results) == dict(top1=100 / 3, top5=100 / 3)

@@ -141,7 +141,9 @@ def _choose_crop(seen: Objects, side: float) -> int | None:
     """Return the side of crops for training; None if most images are small enough to see whole."""
     # Most objects should be whole in most crops.
     side = _round_up(max(side, 2 * _large_side(seen)))
-    return side if np.quantile(seen.images.min(axis=1), 0.9) > 1.2 * side else None
+    sides = seen.images.min(axis=1)
+    # A few much larger images would not fit in memory; crops leave the others whole.
+    return side if np.quantile(sides, 0.9) > 1.2 * side or sides.max() > 3 * side else None
 
 
 def _large_side(seen: Objects) -> float:

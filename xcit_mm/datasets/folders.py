@@ -36,11 +36,23 @@ def count_file_types(folder: Path) -> str:
     return ', '.join(found) or 'no files at all'
 
 
+def folders_named(home: Path, names: Sequence[str]) -> list[Path]:
+    """Return the folders in another one with one of these names, in the order of the names.
+
+    Args:
+        home (Path): The folder that they are in.
+        names (Sequence[str]): The names in lower case; upper case is the same.
+    """
+    inner = sorted(path for path in home.iterdir() if path.is_dir()) if home.is_dir() else []
+    return [path for name in names for path in inner if path.name.lower() == name]
+
+
 def images_by_stem(folder: Path) -> dict[str, list[Path]]:
     """Return the images directly in a folder; two with one stem would share their labels."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.suffix.lower() in IMAGE_SUFFIXES:
+        # Hidden files, such as "._1.png" of a Mac, are not images.
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith('.'):
             found.setdefault(path.stem, []).append(path)
     return found
 

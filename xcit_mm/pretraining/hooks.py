@@ -24,7 +24,7 @@ def inner_model(runner: Runner) -> Any:
 
 @HOOKS.register_module()
 class ClassesHook(Hook):
-    """Stops a run whose images have other classes than its training images or its network."""
+    """Stops a run whose validation images have other classes than its training images."""
 
     def before_train(self, runner: Runner) -> None:
         """Compare the classes."""
@@ -37,16 +37,6 @@ class ClassesHook(Hook):
             raise DataError(
                 'The validation images have other classes than the training images; they differ '
                 f'in {names or "their order"}.'
-            )
-
-    def before_test(self, runner: Runner) -> None:
-        """Compare the number of classes: labels are the places of folders in their list."""
-        classes = getattr(runner.test_dataloader.dataset, 'metainfo', {}).get('classes')
-        expected = getattr(getattr(inner_model(runner), 'backbone', None), 'num_classes', None)
-        if classes and expected and len(classes) != expected:
-            raise DataError(
-                f'The test images have {len(classes)} classes, and the network has {expected}: a '
-                'folder is missing, or is not a class.'
             )
 
 

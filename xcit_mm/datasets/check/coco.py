@@ -53,10 +53,12 @@ def _find_faults(
         for number, count in ids[part].items():
             if count > 1:
                 yield 'duplicate id', f'{count} {part} have the id {number!r}'
-    names = {category.get('name') for category in content['categories']}
+    names = Counter(category.get('name') for category in content['categories'])
     for name in classes:
-        if name not in names:
+        if not names[name]:
             yield 'class missing', f'{name} is not a category'
+        elif names[name] > 1:
+            yield 'duplicate name', f'{names[name]} categories have the name {name}'
     sized = {}
     for image in _complete(content, 'images'):
         if are_finite((image['width'], image['height'])):
@@ -117,6 +119,9 @@ def check_object(
         yield 'no mask', 'segmentation is empty or missing'
     elif polygons and not any(len(p) >= 6 and len(p) % 2 == 0 for p in polygons):
         yield 'empty polygon', f'{polygons}'
+    elif isinstance(segmentation, dict) and segmentation.get('size') != [bottom, right]:
+        detail = f'{segmentation.get("size")}, and the image has [{bottom}, {right}]'
+        yield 'mask of another size', f'its height and width are {detail}'
 
 
 def are_finite(numbers: Iterable[Any]) -> bool:

@@ -35,13 +35,16 @@ class LabelmeFolder(AnnotatedFolder):
             if not _is_labelme(path):
                 continue
             try:
-                stated = Path(str(_load(path).get('imagePath')).replace('\\', '/')).name
+                written = str(_load(path).get('imagePath')).replace('\\', '/')
             except ValueError as error:
                 self.leave_out('annotations unreadable', path, str(error))
                 continue
+            stated = Path(written).name
             beside = images_by_stem(path.parent)
-            same = [p for p in beside.get(Path(stated).stem, []) if p.name == stated]
-            images = same or beside.get(path.stem, [])
+            elsewhere = images_by_stem(_within(folder, path.parent / Path(written).parent))
+            both = [*beside.get(Path(stated).stem, []), *elsewhere.get(Path(stated).stem, [])]
+            same = list({p.resolve(): p for p in both if p.name == stated}.values())
+            images = same[:1] or beside.get(path.stem, [])
             if len(images) == 1:
                 item = AnnotatedImage(images[0], path)
                 split = split_of(path.parent.relative_to(folder).parts)
@@ -49,7 +52,7 @@ class LabelmeFolder(AnnotatedFolder):
             elif images:
                 self.leave_out_ambiguous(images)
             else:
-                self.leave_out('image missing', path, f'{stated} is not beside it')
+                self.leave_out('image missing', path, f'{written} is neither there nor beside it')
 
     def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
         """Read the shapes of an image."""
@@ -78,6 +81,11 @@ class LabelmeFolder(AnnotatedFolder):
             if mask.any():
                 objects.append(Object.of_mask(name, mask > 0, where))
         return objects, problems
+
+
+def _within(folder: Path, place: Path) -> Path:
+    """Return a place, or the folder itself if it lies outside: files do not lead elsewhere."""
+    return place if place.resolve().is_relative_to(folder.resolve()) else folder
 
 
 def _is_labelme(path: Path) -> bool:
@@ -115,6 +123,6 @@ def _polygon(shape: Any) -> list[float] | None:
         radius = math.dist((x, y), edge)
         angles = [2 * math.pi * i / CORNERS for i in range(CORNERS)]
         points = [(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles]
-    elif kind != 'polygon' or len(points) < 3:
+    elif kind not in ('polygon', 'rectangle') or len(points) < 3:
         return None
     return [number for point in points for number in point]

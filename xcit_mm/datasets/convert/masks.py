@@ -19,7 +19,7 @@ from ..find.labels import (
     find_label_suffix,
     looks_like_instances,
 )
-from ..folders import images_by_stem, split_of
+from ..folders import SPLIT_NAMES, folders_named, images_by_stem, split_of
 from ..problems import Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
 
@@ -33,6 +33,8 @@ LOOKED_AT = 20
 # Names of columns of tables, in lower case.
 ID_COLUMNS = ('id', 'label', 'value', 'object', 'object_id', 'instance', 'instance_id', 'label_id')
 CLASS_COLUMNS = ('class', 'class_name', 'category', 'name', 'type', 'cell_type')
+SEPARATORS = (',', ';', '\t')
+JPEG = ('.jpg', '.jpeg')
 IMAGE_COLUMNS = ('image', 'image_id', 'image_name', 'file', 'file_name', 'filename')
 
 
@@ -47,12 +49,16 @@ class MaskFolder(AnnotatedFolder):
 
     @staticmethod
     def score(folder: Path) -> int:
-        return 4 if next(_mask_folders(folder), None) else 0
+        # A split with a single image and its label image looks like an image with one object.
+        found = sum(any(_images(masks)) for _, masks in _mask_folders(folder))
+        return 4 if found > len(list(_label_pairs(folder))) else 0
 
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         super().__init__(folder, [_only_class(classes)])
         for image, masks in _mask_folders(folder):
-            split = split_of(masks.relative_to(folder).parts)
+            # The folder of a single image may have any name.
+            own = {image.stem, masks.parent.name} - SPLIT_NAMES.keys()
+            split = split_of(part for part in masks.relative_to(folder).parts if part not in own)
             self.splits.setdefault(split, []).append(AnnotatedImage(image, masks))
 
     def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
@@ -63,7 +69,8 @@ class MaskFolder(AnnotatedFolder):
         masks = {}
         for path in _images(labels):
             try:
-                mask = read_numbers(path) > 0
+                # JPEG blurs edges.
+                mask = read_numbers(path) > (127 if path.suffix.lower() in JPEG else 0)
             except ValueError as error:
                 problems.append(Problem('left out: mask unreadable', str(path), str(error)))
                 continue
@@ -96,7 +103,7 @@ class NumberedFolder(AnnotatedFolder):
 
     @staticmethod
     def score(folder: Path) -> int:
-        pairs = list(_label_pairs(folder))
+        pairs = [pair for pair in _label_pairs(folder) if pair[2].is_file()]
         sample = pairs[:: max(1, len(pairs) // LOOKED_AT)]
         try:
             counts = [count_regions(read_numbers(label)) for _, _, label in sample]
@@ -112,7 +119,12 @@ class NumberedFolder(AnnotatedFolder):
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         self.table = _find_table(folder)
         super().__init__(folder, None if self.table else [_only_class(classes)])
+        self.stems: dict[Path, str] = {}
         for split, image, labels in _label_pairs(folder):
+            if not labels.is_file():
+                self.leave_out('no annotations', image, f'there is no {labels}')
+                continue
+            self.stems[labels] = image.stem
             self.splits.setdefault(split, []).append(AnnotatedImage(image, labels))
 
     def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
@@ -134,9 +146,7 @@ class NumberedFolder(AnnotatedFolder):
     def _class_of(self, labels: Path, number: int) -> str | None:
         if not self.table:
             return (self.classes or [DEFAULT_CLASS])[0]
-        stems = (stem for stem, _ in self.table if stem and labels.stem.startswith(stem))
-        own = max(stems, key=len, default='')
-        return self.table.get((own, number)) or self.table.get(('', number))
+        return self.table.get((self.stems[labels], number)) or self.table.get(('', number))
 
 
 def read_numbers(path: Path) -> np.ndarray:
@@ -169,18 +179,21 @@ def _only_class(classes: list[str] | None) -> str:
 
 def _images(folder: Path) -> list[Path]:
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
+    found = [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
+    return [path for path in found if not path.name.startswith('.')]
 
 
 def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
     """Yield each image that has a folder of masks, and that folder."""
     by_stem = functools.cache(images_by_stem)
-    for masks in sorted(p for name in MASK_FOLDERS for p in folder.rglob(name) if p.is_dir()):
+    folders = (path for path in folder.rglob('*') if path.is_dir())
+    for masks in sorted(path for path in folders if path.name.lower() in MASK_FOLDERS):
         home = masks.parent
         if any(part.startswith(('.', '__')) for part in masks.relative_to(folder).parts):
             continue
-        places = [home, *(home / name for name in IMAGE_FOLDERS)]
-        if _images(masks):  # of the only image beside them
+        places = [home, *folders_named(home, IMAGE_FOLDERS)]
+        # Of the only image beside them. An empty folder is of an image without objects.
+        if _images(masks) or not any(masks.iterdir()):
             images = [image for place in places for image in _images(place)]
             if len(images) == 1:
                 yield images[0], masks
@@ -193,16 +206,15 @@ def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _label_pairs(folder: Path) -> Iterator[tuple[str, Path, Path]]:
-    """Yield the split, the image and the label image of each pair that is there."""
+    """Yield the split, each image, and the path of its label image, which may be missing."""
     for split, (images, labels) in find_label_folders(folder).items():
         try:
             suffix = find_label_suffix(images, labels)
         except UserError:
             continue
         for stem, paths in images_by_stem(images).items():
-            label = labels / f'{stem}{suffix}'
-            if label.is_file() and len(paths) == 1:
-                yield split, paths[0], label
+            if len(paths) == 1:
+                yield split, paths[0], labels / f'{stem}{suffix}'
 
 
 def _find_table(folder: Path) -> dict[tuple[str, int], str]:
@@ -211,7 +223,10 @@ def _find_table(folder: Path) -> dict[tuple[str, int], str]:
     for path in sorted(folder.glob('*.csv')):
         try:
             with path.open(encoding='utf-8-sig', newline='') as file:
-                reader = csv.DictReader(file)
+                heading = file.readline()
+                separator = max(SEPARATORS, key=heading.count)
+                file.seek(0)
+                reader = csv.DictReader(file, delimiter=separator)
                 rows = [{str(k).strip().lower(): v for k, v in row.items()} for row in reader]
         except (ValueError, csv.Error):
             continue
@@ -223,7 +238,8 @@ def _find_table(folder: Path) -> dict[tuple[str, int], str]:
         if number is None or name is None:
             continue
         for row in rows:
-            if (row[number] or '').strip().isdecimal() and (row[name] or '').strip():
+            value = (row[number] or '').strip().removesuffix('.0')
+            if value.isdecimal() and (row[name] or '').strip():
                 stem = Path(row[image] or '').stem if image else ''
-                found[stem, int(row[number])] = row[name].strip()
+                found[stem, int(value)] = row[name].strip()
     return found

@@ -87,7 +87,8 @@ def convert_folder(
         classes (list[str], optional): The classes, in order; objects of others are left out.
             Defaults to None: all, for VOC in alphabetical order.
         splits (list[str], optional): The splits to convert. Defaults to None, all.
-        val_fraction (float): The part for validation, if the folder has no splits.
+        val_fraction (float): The part for validation, if the folder has no splits, or only one for
+            training and ``splits`` is None.
         seed (int): The seed of that choice.
         overwrite (bool): Whether files are replaced.
 
@@ -95,6 +96,8 @@ def convert_folder(
         UserError: If nothing can be converted, or a file exists.
     """
     source = _open(folder, kind, classes)
+    if splits is None and source.splits.keys() == {'train'}:
+        source.splits[''] = source.splits.pop('train')  # nothing is left for validation
     source.split_randomly(val_fraction, seed)
     found = [split for split, items in source.splits.items() if items]
     wanted = found if splits is None else splits

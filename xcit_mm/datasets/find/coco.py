@@ -42,7 +42,8 @@ def find_coco(
     Raises:
         UserError: If the files cannot be used.
     """
-    files = _find_files(generated) or _find_files(folder)
+    # Files of a random split are made again from the one that was split, which may have changed.
+    files = _find_files(folder, but=generated) or _find_files(generated)
     if not files:
         return None
     if 'train' not in files:
@@ -85,10 +86,12 @@ def find_coco(
     return data
 
 
-def _find_files(folder: Path) -> dict[str, _AnnotationFile]:
+def _find_files(folder: Path, but: Path | None = None) -> dict[str, _AnnotationFile]:
     """Return the COCO files below a folder, by split; one that names no split has ''."""
     found: dict[str, list[_AnnotationFile]] = {}
     for path in sorted(p for depth in ('*', '*/*', '*/*/*') for p in folder.glob(f'{depth}.json')):
+        if but is not None and path.resolve().is_relative_to(but.resolve()):
+            continue
         try:
             content = read_coco(path)
         except ValueError:

@@ -13,6 +13,7 @@ from xcit_mm_runtime.files import write_atomically
 from ...errors import UserError
 from ..folders import (
     SPLIT_NAMES,
+    folders_named,
     images_by_stem,
     label_endings,
     read_lines,
@@ -22,9 +23,10 @@ from ..folders import (
 from ..images import map_in_threads
 from .data import SAMPLE, FoundData, Split
 
-IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'JPEGImages')
+IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'pngimages')
 LABEL_FOLDERS = (
-    'labels', 'label', 'annotations', 'masks', 'mask', 'labels_png', 'gt', 'SegmentationClass',
+    'labels', 'label', 'annotations', 'masks', 'mask', 'labels_png', 'gt',
+    'segmentationclass', 'pedmasks',
 )  # fmt: skip
 LABEL_SUFFIXES = ('.png', '.tif', '.tiff', '.bmp')
 # Pillow's modes with one number per pixel.
@@ -116,9 +118,11 @@ def find_label_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     found: dict[str, tuple[Path, Path]] = {}
     for name, split in {**SPLIT_NAMES, '': ''}.items():
         choices = [(folder / name, folder / f'{name}annot')] if name else []
-        for images, labels in itertools.product(IMAGE_FOLDERS, LABEL_FOLDERS):
-            choices.append((folder / images / name, folder / labels / name))
-            choices.append((folder / name / images, folder / name / labels))
+        for home, below in ((folder, name), (folder / name, '')):
+            pairs = itertools.product(
+                *(folders_named(home, n) for n in (IMAGE_FOLDERS, LABEL_FOLDERS))
+            )
+            choices += [(images / below, labels / below) for images, labels in pairs]
         there = (pair for pair in choices if images_by_stem(pair[0]) and _label_files(pair[1]))
         if split not in found and (pair := next(there, None)):
             found[split] = pair
@@ -131,7 +135,8 @@ def find_label_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
 
 def _label_files(folder: Path) -> list[Path]:
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in paths if path.suffix.lower() in LABEL_SUFFIXES]
+    found = [path for path in paths if path.suffix.lower() in LABEL_SUFFIXES]
+    return [path for path in found if not path.name.startswith('.')]
 
 
 def find_label_suffix(images: Path, labels: Path) -> str:

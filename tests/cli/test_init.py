@@ -427,3 +427,22 @@ def test_rare_classes_and_short_trainings_change_the_recipe_of_a_segmentor(tmp_p
     write_values(tmp_path / 'data', values)
     assert init_labels() == 0
     assert Config.fromfile('data.py').model.decode_head.loss_decode.type == 'CrossEntropyLoss'
+
+
+def test_a_file_that_was_split_may_change(small_shapes, tmp_path):
+    """The split is made again from the user's file, with the same images in each part."""
+    root = tmp_path / 'data'
+    (file,) = (small_shapes / 'coco/annotations').glob('*train*.json')
+    content, names = read_coco(file), []
+    (root / 'images').mkdir(parents=True)
+    for image in content['images']:
+        (path,) = (small_shapes / 'coco').glob(f'*train*/{image["file_name"]}')
+        shutil.copy(path, root / 'images')
+    for box in ([1, 1, 20, 20], [2, 2, 30, 30]):
+        content['annotations'][0]['bbox'] = box
+        (root / 'objects.json').write_text(json.dumps(content))
+        assert find_coco(root, root / 'coco') is not None
+        parts = [read_coco(root / f'coco/{split}.json') for split in ('train', 'val')]
+        names.append([{image['file_name'] for image in part['images']} for part in parts])
+        assert box in [one['bbox'] for part in parts for one in part['annotations']]
+    assert names[0] == names[1]

@@ -155,6 +155,10 @@ def _twin(part):
     return lambda content: content[part].append(dict(content[part][0]))
 
 
+def _same_name(content):
+    content['categories'].append({**content['categories'][0], 'id': 99})
+
+
 def _polygon(content):
     x, y, w, _ = content['annotations'][0]['bbox']
     content['annotations'][0]['segmentation'] = [[x, y, x + w, y, x + w, math.nan]]
@@ -179,6 +183,12 @@ ANNOTATIONS = {
     'text for a number': (_change(bbox=['5', 5, 20, 20]), 'not a number', True),
     'two annotations': (_twin('annotations'), 'duplicate id', True),
     'two images': (_twin('images'), 'duplicate id', True),
+    'two categories': (_same_name, 'duplicate name', True),
+    'other size': (
+        _change(segmentation=dict(size=[5, 5], counts='i0')),
+        'mask of another size',
+        True,
+    ),
     'no box': (lambda content: content['annotations'][0].pop('bbox'), 'not COCO', True),
     'no size': (lambda content: content['images'][0].pop('width'), 'not COCO', True),
     'no category': (lambda content: content['categories'].pop(), 'class missing', True),

@@ -55,6 +55,12 @@ def test_many_small_objects_get_a_detector_that_can_see_them():
     assert 10 < fit.per_view < 40
 
 
+def test_a_few_huge_images_are_cropped():
+    """At their own resolution, they would not fit in memory."""
+    fit = choose_fit(objects_of((7, 30), [(256, 256)] * 38 + [(3000, 3000)] * 2), (256, 256), False)
+    assert fit.resize['scale_factor'] == 1 and fit.crop == 256
+
+
 def test_usual_objects_keep_the_usual_settings():
     fit = choose_fit(objects_of((40, 200)), (480, 360), gpu=False)
     assert (fit.patch_size, fit.crop) == (16, None)

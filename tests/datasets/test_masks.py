@@ -63,6 +63,48 @@ def test_folders_of_splits_are_used(tmp_path):
     assert {split: row for split, row in converted.rows[0].items() if split} == {
         'train': 1, 'val': 1,
     }  # fmt: skip
+    (problem,) = converted.report.problems
+    assert problem.kind == 'left out: no annotations' and problem.file.endswith('cell_1.png')
+
+
+def test_a_folder_of_training_images_alone_is_split(tmp_path):
+    """So that converting it again leaves no file of an older split behind."""
+    write_cells(tmp_path / 'cells/stage1_train', sizes=SIZES[:3] * 2)
+    for _ in range(2):
+        convert_folder(tmp_path / 'cells', tmp_path / 'out', overwrite=True)
+        names = [
+            {image['file_name'] for image in read_coco(tmp_path / f'out/{split}.json')['images']}
+            for split in ('train', 'val')
+        ]
+        assert all(names) and not set.intersection(*names)
+
+
+def test_names_of_folders_and_files_that_mean_nothing(tmp_path):
+    """Capitals, hidden files of a Mac, and images that are called tests."""
+    root = write_cells(tmp_path / 'cells', sizes=SIZES[:3])
+    for path in sorted(root.iterdir()):
+        image = next((path / 'images').iterdir())
+        image.with_name(f'._{image.name}').write_bytes(b'Mac')
+        (path / 'masks' / '._1.png').write_bytes(b'Mac')
+        (path / 'images').rename(path / 'Images')
+        (path / 'masks').rename(path / 'Masks')
+        path.rename(root / f'field_test_{path.name}')
+    converted = convert_folder(root, tmp_path / 'out')
+    assert converted.files.keys() == {'train', 'val'} and not converted.report.problems
+
+
+def test_one_image_of_a_split_does_not_hide_the_others(tmp_path):
+    root = write_cells(tmp_path / 'cells', '16 bit', SIZES)
+    for split, numbers in {'train': range(3), 'val': [3]}.items():
+        for part in ('images', 'masks'):
+            (root / split / part).mkdir(parents=True)
+            for number in numbers:
+                (path,) = (root / part).glob(f'cell_{number}.*')
+                path.rename(root / split / part / path.name)
+    assert find_format(root) == 'numbers'
+    assert {s: n for s, n in convert_folder(root, tmp_path / 'out').rows[0].items() if s} == {
+        'train': 3, 'val': 1,
+    }  # fmt: skip
 
 
 def test_what_is_wrong_with_masks_is_listed(tmp_path):
@@ -98,6 +140,39 @@ def test_a_table_names_the_classes(with_image, tmp_path):
     counts = {row['']: sum(v for k, v in row.items() if k) for row in converted.rows}
     total = sum(len(np.unique(draw_cells(*size, i)[1])) - 1 for i, size in enumerate(SIZES[:2]))
     assert counts['long'] + counts['round'] == total - 1 and min(counts.values()) > 1
+
+
+def test_a_table_of_a_spreadsheet_is_for_its_images_alone(tmp_path):
+    """Separated by semicolons, with numbers such as 1.0, and no rows for image 10."""
+    root = write_cells(tmp_path / 'cells', '16 bit', SIZES[:2])
+    for part in ('images', 'masks'):
+        (path,) = (root / part).glob('cell_0.*')
+        path.rename(path.with_stem('cell_10'))
+    numbers = [n for n in np.unique(draw_cells(*SIZES[1], 1)[1]) if n]
+    lines = ['image;id;class', *(f'cell_1.png;{n}.0;round' for n in numbers)]
+    (root / 'cells.csv').write_text('\n'.join(lines))
+    converted = convert_folder(root, tmp_path / 'out')
+    assert converted.classes == ['round']
+    left_out = [p for p in converted.report.problems if p.kind == 'left out: unknown class']
+    assert len(left_out) == len(np.unique(draw_cells(*SIZES[0], 0)[1])) - 1
+    assert {Path(p.file).stem for p in left_out} == {'cell_10'}
+
+
+def test_labelme_files_in_a_folder_of_their_own(tmp_path):
+    (tmp_path / 'data/images').mkdir(parents=True)
+    (tmp_path / 'data/json').mkdir()
+    cv2.imwrite(str(tmp_path / 'data/images/a.png'), np.zeros((60, 80, 3), np.uint8))
+    cv2.imwrite(str(tmp_path / 'b.png'), np.zeros((60, 80, 3), np.uint8))
+    corners = [[5, 5], [25, 5], [25, 25], [5, 25]]
+    for name, path in (('a', '../images/a.png'), ('b', '../../b.png')):
+        shapes = [{'label': 'leaf', 'points': corners, 'shape_type': 'rectangle'}]
+        content = {'shapes': shapes, 'imagePath': path}
+        (tmp_path / f'data/json/{name}.json').write_text(json.dumps(content))
+    converted = convert_folder(tmp_path / 'data', tmp_path / 'out')
+    # An image outside of the folder is not read.
+    assert [p.kind for p in converted.report.problems] == ['left out: image missing']
+    (image,) = read_coco(tmp_path / 'out/train.json')['images']
+    assert image['file_name'] == 'images/a.png'
 
 
 def test_labelme_files_are_read(tmp_path):

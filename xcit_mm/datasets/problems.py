@@ -23,7 +23,7 @@ ERRORS = {
     'annotations: duplicate id': 'entries would replace others; the run stops',
     'annotations: not a number': 'NaN or infinity in a box, polygon or size; the run stops',
     'annotations: class missing': 'a class of the config is not in the file; the run stops',
-    'annotations: duplicate name': 'mmdet would number the classes wrongly: rename or remove one',
+    'annotations: duplicate name': 'categories have one name, which mmdet mixes up; the run stops',
     'annotations: mask of another size': 'its run lengths are not for this image; the run stops',
     'annotations: unknown category': 'no category of the file has that id; mmdet skips the object',
     'annotations: unknown image': 'no image of the file has that id; mmdet skips the object',

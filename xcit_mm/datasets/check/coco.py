@@ -17,6 +17,8 @@ REQUIRED_KEYS = {
 STOPPING = (
     'annotations: not COCO',
     'annotations: duplicate id',
+    'annotations: duplicate name',
+    'annotations: mask of another size',
     'annotations: not a number',
     'annotations: class missing',
 )

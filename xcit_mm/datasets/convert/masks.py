@@ -56,6 +56,9 @@ class MaskFolder(AnnotatedFolder):
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         super().__init__(folder, [_only_class(classes)])
         for image, masks in _mask_folders(folder):
+            if not _images(masks):
+                self.leave_out('no annotations', image, f'there are no masks in {masks}')
+                continue
             # The folder of a single image may have any name.
             own = {image.stem, masks.parent.name} - SPLIT_NAMES.keys()
             split = split_of(part for part in masks.relative_to(folder).parts if part not in own)
@@ -184,7 +187,7 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each image that has a folder of masks, and that folder."""
+    """Yield each image that has a folder of masks, and that folder, which may be empty."""
     by_stem = functools.cache(images_by_stem)
     folders = (path for path in folder.rglob('*') if path.is_dir())
     for masks in sorted(path for path in folders if path.name.lower() in MASK_FOLDERS):
@@ -192,7 +195,7 @@ def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
         if any(part.startswith(('.', '__')) for part in masks.relative_to(folder).parts):
             continue
         places = [home, *folders_named(home, IMAGE_FOLDERS)]
-        # Of the only image beside them. An empty folder is of an image without objects.
+        # Of the only image beside them.
         if _images(masks) or not any(masks.iterdir()):
             images = [image for place in places for image in _images(place)]
             if len(images) == 1:

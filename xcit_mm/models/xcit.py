@@ -144,7 +144,7 @@ class XCiT(XCiTTrunk):
 
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Keep the tokens for a level, as a map (B, d, H, W)."""
-        return x.transpose(1, 2).unflatten(2, grid)
+        return x.unflatten(1, grid).permute(0, 3, 1, 2)
 
     def finish(self, kept: list[Tensor]) -> tuple[Tensor, ...]:
         """Return the features, from the maps that were kept."""

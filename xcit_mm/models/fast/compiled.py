@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..layers import XCiTLayer
 from .execution import Differentiable, Execution, Inference, choose_execution
+from .layout import map_to_tokens, tokens_to_map
 from .operators import cast_all
 from .precision import autocast_dtype
 from .residual import add_branch, path_scales
@@ -252,8 +253,8 @@ cast_together.register_autograd(_cast_back, setup_context=_keep_dtype)
 @torch.library.custom_op('xcit_mm::depthwise_conv', mutates_args=())
 def depthwise_conv(tokens: Tensor, weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
     """Convolve tokens (B, N, d) over their grid, each channel with a 3x3 kernel of its own."""
-    x = _as_map(tokens, height, width)
-    return _as_tokens(F.conv2d(x, weight, bias, padding=1, groups=len(weight)))
+    x = tokens_to_map(tokens, (height, width))
+    return map_to_tokens(F.conv2d(x, weight, bias, padding=1, groups=len(weight)))
 
 
 @torch.library.custom_op('xcit_mm::depthwise_conv_backward', mutates_args=())
@@ -261,21 +262,12 @@ def depthwise_conv_backward(
     grad: Tensor, tokens: Tensor, weight: Tensor, height: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients with respect to tokens, weight and bias."""
-    grad_map, x = _as_map(grad, height, width), _as_map(tokens, height, width)
+    grad_map, x = (tokens_to_map(each, (height, width)) for each in (grad, tokens))
     one, groups = [1, 1], len(weight)
     of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(
         grad_map, x, weight, [groups], one, one, one, False, [0, 0], groups, [True, True, True]
     )
-    return _as_tokens(of_x), of_weight.contiguous(), of_bias
-
-
-def _as_map(tokens: Tensor, height: int, width: int) -> Tensor:
-    batch, _, dims = tokens.shape
-    return tokens.contiguous().view(batch, height, width, dims).permute(0, 3, 1, 2)
-
-
-def _as_tokens(feature_map: Tensor) -> Tensor:
-    return feature_map.permute(0, 2, 3, 1).contiguous().flatten(1, 2)
+    return map_to_tokens(of_x), of_weight.contiguous(), of_bias
 
 
 @depthwise_conv.register_fake

@@ -33,8 +33,11 @@ def map_to_tokens(feature_map: Tensor) -> Tensor:
 
 
 def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    # Not unflatten, and not flatten below: is_grads_batched=True does not know them.
-    return tokens.transpose(1, 2).view(len(tokens), tokens.shape[2], *grid)
+    # From one dimension, so that a batch of one, whose first stride means nothing, gets that of a
+    # channels-last map as well: torch chooses kernels by it. Not unflatten, and not flatten below:
+    # is_grads_batched=True does not know them.
+    batch, _, dims = tokens.shape
+    return tokens.reshape(-1).view(batch, *grid, dims).permute(0, 3, 1, 2)
 
 
 def _as_tokens(feature_map: Tensor) -> Tensor:

@@ -29,6 +29,6 @@ class LPI(BaseModule):
             x (Tensor): Tokens (B, N, d).
             grid (tuple[int, int]): Height and width of their grid.
         """
-        x = x.transpose(1, 2).unflatten(2, grid)
+        x = x.unflatten(1, grid).permute(0, 3, 1, 2)
         x = self.conv2(self.norm(F.gelu(self.conv1(x))))
-        return x.flatten(2).transpose(1, 2)
+        return x.permute(0, 2, 3, 1).flatten(1, 2)

@@ -185,17 +185,6 @@ def own_data(name):
     return next(b for b in blocks('docs/custom_data.md') if b.startswith(f'# {name}.py'))
 
 
-def test_masks_become_labels(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mask = np.zeros((40, 60), np.uint8)
-    mask[5:15, 10:30], mask[20:38, 40:50] = 1, 2
-    Path('cells/masks').mkdir(parents=True)
-    cv2.imwrite('cells/masks/0.png', 255 * (mask > 0))
-    run(own_data('masks_to_labels'))
-    labels = cv2.imread('cells/masks/0.png', cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(labels, mask > 0)
-
-
 @pytest.mark.parametrize(
     'name',
     [

@@ -10,6 +10,7 @@ from xcit_mm_runtime.text import join_some
 
 from .configs import KEEP_DEPTH, SLIDING
 from .datasets.find import RARE, FoundData
+from .datasets.find.labels import IGNORED
 from .datasets.fit import Fit, choose_fit
 from .engine.pace import Pace
 from .errors import UserError
@@ -425,6 +426,7 @@ def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = _crop_side(short, choice.gpu)
     decay = "type='PolyLR', power=1.0, by_epoch=False, begin=warm_up, end=max_iters"
+    name = 'values' if data.values else 'reduce_zero_label'
     return f"""\
 {_heading('Semantic FPN', data, choice)}
 _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_80k.py'
@@ -432,7 +434,6 @@ _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_8
 # The data.{'' if data.named else ' Replace the names by those of your classes.'}
 {_data(data)}
 {_on_labels(data)}
-reduce_zero_label = {bool(data.first)}
 {_on_void(data)}
 void = {data.void}
 
@@ -460,7 +461,7 @@ dataset = dict(
     data_root=data_root,
     metainfo=metainfo,
     seg_map_suffix={data.suffix!r},
-    reduce_zero_label=reduce_zero_label,
+    {name}={name},
     void=void,
 )
 {_loaders(data, choice, plan)}
@@ -560,22 +561,30 @@ num_classes = len(metainfo['classes'])"""
 
 
 def _on_labels(data: FoundData) -> str:
+    """Return the line that says what labels mean, and why."""
+    if data.values:
+        why = 'Labels are gray levels, not numbers of classes: the value of each class, in order.'
+        return f'{_comment(why)}\nvalues = {data.values}'
     if data.first:
-        return _comment(
+        why = (
             'Classes are numbered from 1: label 1 is the first name, and 0 is ignored. If 0 is '
             'your first class, set this to False and name one class more.'
         )
-    return _comment(
-        'Classes are numbered from 0: label 0 is the first name. If yours start at 1 and 0 means '
-        'unlabeled, set this to True and leave the first name out.'
-    )
+    else:
+        why = (
+            'Classes are numbered from 0: label 0 is the first name. If yours start at 1 and 0 '
+            'means unlabeled, set this to True and leave the first name out.'
+        )
+    return f'{_comment(why)}\nreduce_zero_label = {bool(data.first)}'
 
 
 def _on_void(data: FoundData) -> str:
-    text = 'Labels that are neither trained nor counted. 255 is always among them.'
-    last = data.first + len(data.classes) - 1
+    text = 'Labels that are neither trained nor counted.'
+    text += '' if IGNORED in data.values else ' 255 is always among them.'
+    last = data.values[-1] if data.values else data.first + len(data.classes) - 1
     if assumed := data.assumed.get(f'--void {last}'):
-        text += f' Assumed: {assumed}. If it is void, write [{last}, 255] and delete the last name.'
+        remedy = 'move it from values to here' if data.values else f'write [{last}, 255]'
+        text += f' Assumed: {assumed}. If it is void, {remedy} and delete the last name.'
     return _comment(text)
 
 

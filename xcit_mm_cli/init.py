@@ -314,6 +314,11 @@ def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> N
     print(f'{len(data.classes)} {noun}: {", ".join(data.classes)}')
     if data.unused:
         print(f'left out, since they have no objects: {", ".join(data.unused)}')
+    if data.maskless:
+        print(
+            f'{data.maskless} of {len(data.objects)} objects have no mask, so the config is for '
+            'boxes. To train masks, too, give them one, or take them out.'
+        )
     if data.bit_depth is not None:
         print(
             f'16-bit images: their values fit in {data.bit_depth} bits, so 0 to '

@@ -256,6 +256,35 @@ def test_classes_follow_from_the_labels(values, options, classes, void, tmp_path
     assert cfg.reduce_zero_label == (classes[0] == 'class_1')
 
 
+@pytest.mark.parametrize(
+    'stored, options, values, classes, void',
+    [
+        ([0, 255], [], [0, 255], ['class_0', 'class_255'], []),
+        ([0, 255], ['--classes', 'background', 'cell'], [0, 255], ['background', 'cell'], []),
+        ([0, 80, 160, 240], ['--void', 80], [0, 160, 240], None, [80, 255]),
+        ([128, 255], [], [128, 255], None, []),
+    ],
+)
+def test_gray_levels_become_numbers(stored, options, values, classes, void, tmp_path, capsys):
+    write_values(tmp_path / 'data', stored)
+    assert init_labels(*options) == 0
+    assert '0 is the first class' not in capsys.readouterr().out
+    cfg = load_config('data.py')
+    assert cfg.values == values and cfg.void == void
+    assert list(cfg.metainfo.classes) == (classes or [f'class_{value}' for value in values])
+    init_default_scope('mmseg')
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    labels = cv2.imread(dataset.get_data_info(0)['seg_map_path'], cv2.IMREAD_UNCHANGED)
+    loaded = DATASETS.build(cfg.test_dataloader.dataset)[0]['data_samples'].gt_sem_seg.data[0]
+    expected = np.full(256, 255)
+    expected[values] = range(len(values))
+    assert np.array_equal(loaded, expected[labels])
+    assert call('check', 'data.py') == 0
+    write_label(next((tmp_path / 'data/labels').iterdir()), [1, *stored])
+    assert call('check', 'data.py') == 1
+    assert f'the file has other values than {values[0]}' in capsys.readouterr().out
+
+
 def test_12_bit_images_are_scaled_alike_in_training_and_inference(tmp_path, capsys):
     from xcit_mm.deploy.metadata import Options, describe
 
@@ -309,7 +338,7 @@ def test_what_labels_do_not_say_is_assumed_aloud(tmp_path, capsys):
 @pytest.mark.parametrize(
     'task, values, options, message',
     [
-        ('segmentation', [0, 255], [], 'Write 1 instead of 255'),
+        ('segmentation', [0, 80, 160], ['--classes', 'a', 'b'], '2 names of classes for 3 labels'),
         ('segmentation', [0, 1, 2], ['--classes', 'a', 'b'], '--void 2'),
         ('segmentation', [0, 1, 2], ['--void', 0], '--classes-from 1'),
         ('segmentation', [255, 255], [], 'All labels are ignored'),

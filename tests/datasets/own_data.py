@@ -156,7 +156,7 @@ CELLS = [(96, 96, 25), (96, 128, 30), (160, 120, 60), (320, 400, 320)]
 def write_cells(root, layout='folders', sizes=CELLS):
     """Drawn cells, as one mask file per object or as numbers of 8, 16 or 24 bits.
 
-    Layouts: ``folders`` and ``named`` of files, ``8 bit``, ``16 bit`` and ``24 bit`` of numbers.
+    Layouts: ``folders``, ``named`` and ``flat`` of files, ``8 bit``, ``16 bit`` and ``24 bit`` of numbers.
     """
     for index, (width, height, count) in enumerate(sizes):
         image, numbers = draw_cells(width, height, count, index)
@@ -169,10 +169,11 @@ def write_cells(root, layout='folders', sizes=CELLS):
         (home / 'images').mkdir(parents=True, exist_ok=True)
         masks.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(home / 'images' / f'{name}.png'), image)
-        if layout in ('folders', 'named'):
+        if layout in ('folders', 'named', 'flat'):
+            start = f'{name}_' if layout == 'flat' else ''
             for number in np.unique(numbers[numbers > 0]):
                 mask = (numbers == number).astype(np.uint8) * 255
-                cv2.imwrite(str(masks / f'{number:03}.png'), mask)
+                cv2.imwrite(str(masks / f'{start}{number:03}.png'), mask)
         elif layout == '8 bit':
             cv2.imwrite(str(masks / f'{name}.png'), numbers.astype(np.uint8))
         elif layout == '16 bit':

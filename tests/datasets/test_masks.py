@@ -17,8 +17,8 @@ from ..tiny import call
 from .own_data import draw_cells, write_cells, write_values
 
 SIZES = [(40, 50, 6), (64, 48, 12), (70, 70, 15), (300, 280, 290)]
-FORMATS = {'folders': 'masks', 'named': 'masks', '8 bit': 'numbers', '16 bit': 'numbers',
-           '24 bit': 'numbers'}  # fmt: skip
+FORMATS = {'folders': 'masks', 'named': 'masks', 'flat': 'masks', '8 bit': 'numbers',
+           '16 bit': 'numbers', '24 bit': 'numbers'}  # fmt: skip
 
 
 def objects_by_image(root, out):
@@ -107,6 +107,26 @@ def test_one_image_of_a_split_does_not_hide_the_others(tmp_path):
     }  # fmt: skip
 
 
+def test_numbers_after_names_need_not_be_those_of_objects(tmp_path):
+    """Images cell, cell_1 and cell_2 with a label image each; then with several masks each."""
+    for part in ('images', 'masks'):
+        (tmp_path / part).mkdir()
+        for name in ('cell', 'cell_1', 'cell_2'):
+            numbers = np.repeat(np.arange(6, dtype=np.uint8), 6)[None].repeat(36, 0)
+            cv2.imwrite(str(tmp_path / part / f'{name}.png'), numbers)
+    assert find_format(tmp_path) == 'numbers'
+    for name in ('cell', 'cell_1', 'cell_2'):
+        (tmp_path / f'masks/{name}.png').unlink()
+        for end in ('_0', '-cell_7'):
+            mask = np.zeros((36, 36), np.uint8)
+            mask[: 9 + len(end)] = 255
+            cv2.imwrite(str(tmp_path / f'masks/{name}{end}.png'), mask)
+    assert find_format(tmp_path) == 'masks'
+    converted = convert_folder(tmp_path, tmp_path / 'out')
+    assert sum(row for key, row in converted.rows[1].items() if key) == 6
+    assert not converted.report.problems
+
+
 def test_what_is_wrong_with_masks_is_listed(tmp_path):
     root = write_cells(tmp_path / 'cells', sizes=SIZES[:2])
     masks = root / 'cell_0/masks'
@@ -171,8 +191,12 @@ def test_labelme_files_in_a_folder_of_their_own(tmp_path):
     converted = convert_folder(tmp_path / 'data', tmp_path / 'out')
     # An image outside of the folder is not read.
     assert [p.kind for p in converted.report.problems] == ['left out: image missing']
-    (image,) = read_coco(tmp_path / 'out/train.json')['images']
-    assert image['file_name'] == 'images/a.png'
+    content = read_coco(tmp_path / 'out/train.json')
+    assert content['images'][0]['file_name'] == 'images/a.png'
+    # Rectangles alone are boxes.
+    assert [one.get('segmentation', one['bbox']) for one in content['annotations']] == [
+        [5, 5, 20, 20]
+    ]
 
 
 def test_labelme_files_are_read(tmp_path):

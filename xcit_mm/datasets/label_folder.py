@@ -21,6 +21,8 @@ from .problems import DataError
 
 # LoadAnnotations writes it for unlabeled pixels, and losses and metrics ignore it.
 IGNORED = 255
+# Stands for values that are those of no class.
+UNKNOWN = 254
 
 
 @DATASETS.register_module()
@@ -37,6 +39,8 @@ class LabelFolder(BaseSegDataset):
             image.
         void (int or Sequence[int]): Values in the label files that mean no class. Training and
             evaluation ignore them. Defaults to ().
+        values (Sequence[int], optional): The value of each class in the label files, for instance
+            (0, 255) for black-and-white masks. Defaults to None: classes are numbered.
         reduce_zero_label (bool): Whether 0 means unlabeled and classes count from 1. Defaults to
             False: classes count from 0.
         **kwargs: As in ``BaseSegDataset``. ``metainfo=dict(classes=...)`` is required; ``ann_file``
@@ -51,6 +55,7 @@ class LabelFolder(BaseSegDataset):
         img_suffix: str | Sequence[str] | None = None,
         seg_map_suffix: str | Sequence[str] | None = None,
         void: int | Sequence[int] = (),
+        values: Sequence[int] | None = None,
         lazy_init: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -64,11 +69,20 @@ class LabelFolder(BaseSegDataset):
         for name, suffix in suffixes.items():
             kwargs[name] = (suffix,) if isinstance(suffix, str) else tuple(suffix or IMAGE_SUFFIXES)
         super().__init__(lazy_init=True, **kwargs)
-        values = (void,) if isinstance(void, int) else tuple(void)
-        self._check_void(values)
+        voids = (void,) if isinstance(void, int) else tuple(void)
+        self.values = None if values is None else tuple(values)
+        if self.values is None:
+            self._check_void(voids)
+        else:
+            self._check_values(voids)
         first = int(self.reduce_zero_label)
         # LoadAnnotations applies this map after reduce_zero_label, which also handles 0 and 255.
-        self.label_map = {v - first: IGNORED for v in values if v >= first and v != IGNORED} or None
+        self.label_map = {v - first: IGNORED for v in voids if v >= first and v != IGNORED} or None
+        if self.values is not None:
+            numbers = {value: number for number, value in enumerate(self.values)}
+            # Another value is not the number of a class by chance.
+            others = dict.fromkeys(range(len(numbers)), UNKNOWN)
+            self.label_map = {**others, **(self.label_map or {}), **numbers}
         self._metainfo['label_map'] = self.label_map
         if not lazy_init:
             self.full_init()
@@ -87,6 +101,27 @@ class LabelFolder(BaseSegDataset):
                     f'classes count from {first}, so they are {first} to '
                     f'{first + len(classes) - 1}.{"" if value else hint}'
                 )
+
+    def _check_values(self, voids: tuple[int, ...]) -> None:
+        values, classes = self.values or (), self._metainfo['classes']
+        for value in (*values, *voids):
+            if not isinstance(value, int) or not 0 <= value <= IGNORED or value == UNKNOWN:
+                raise DataError(
+                    f'values={values}, void={voids}: values of labels are whole numbers from 0 to '
+                    f'255, without {UNKNOWN}.'
+                )
+        if len(set(values)) != len(classes) or len(values) != len(classes):
+            raise DataError(
+                f'values={values} must have a value of its own for each of the {len(classes)} '
+                f'classes: {", ".join(classes)}.'
+            )
+        if both := set(values) & set(voids):
+            raise DataError(f'{min(both)} is in both values and void.')
+        if self.reduce_zero_label:
+            raise DataError(
+                'values and reduce_zero_label=True exclude each other: leave the value of '
+                'unlabeled pixels out of values, and list it in void.'
+            )
 
     def load_data_list(self) -> list[dict]:
         """Pair images and labels.

@@ -21,16 +21,19 @@ class LabelRules(NamedTuple):
         classes (int): The number of its classes, which are numbered from 0.
         ignored (int): The label that is ignored.
         reduced (bool): Whether files number the classes from 1, and 0 is ignored.
+        values (tuple[int], optional): The value of each class in the files, if not its number.
     """
 
     classes: int
     ignored: int
     reduced: bool
+    values: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, dataset: Any) -> 'LabelRules':
         classes = len(dataset.metainfo['classes'])
-        return cls(classes, dataset.ignore_index, dataset.reduce_zero_label)
+        values = getattr(dataset, 'values', None)
+        return cls(classes, dataset.ignore_index, dataset.reduce_zero_label, values)
 
 
 def check_label(
@@ -93,6 +96,11 @@ def check_loaded_label(
 
 
 def _describe_unknown(values: np.ndarray, rules: LabelRules) -> str:
+    if rules.values is not None:
+        return (
+            f'the file has other values than {join_some(rules.values, 8)}, which are those of the '
+            'classes; to ignore a value, list it in void of LabelFolder'
+        )
     first = int(rules.reduced)
     stored = [value + first for value in values.tolist()]
     zero = '' if rules.reduced else 'if 0 means unlabeled, set reduce_zero_label=True; '

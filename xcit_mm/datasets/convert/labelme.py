@@ -20,7 +20,7 @@ class LabelmeFolder(AnnotatedFolder):
     """JSON files with ``shapes``, beside their images.
 
     Polygons, rectangles and circles are objects. Those of one class that share a ``group_id`` are
-    parts of one object.
+    parts of one object. If there are only rectangles, they are boxes, not masks.
     """
 
     title = 'labelme'
@@ -31,11 +31,15 @@ class LabelmeFolder(AnnotatedFolder):
 
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         super().__init__(folder)
+        self.has_masks = False
         for path in sorted(folder.rglob('*.json')):
             if not _is_labelme(path):
                 continue
             try:
-                written = str(_load(path).get('imagePath')).replace('\\', '/')
+                content = _load(path)
+                areas = filter(_polygon, content['shapes'])
+                self.has_masks |= any(shape.get('shape_type') != 'rectangle' for shape in areas)
+                written = str(content.get('imagePath')).replace('\\', '/')
             except ValueError as error:
                 self.leave_out('annotations unreadable', path, str(error))
                 continue
@@ -66,13 +70,15 @@ class LabelmeFolder(AnnotatedFolder):
                 problems.append(Problem('left out: line unreadable', str(labels), detail[:200]))
                 continue
             group = shape.get('group_id')
-            key = (name, where) if group is None else (name, 'group', group)
+            is_part = group is not None and self.has_masks
+            key = (name, 'group', group) if is_part else (name, where)
             groups.setdefault(key, []).append((where, polygon))
         objects = []
         for (name, *_), parts in groups.items():
             where, polygon = parts[0]
             if len(parts) == 1:
-                objects.append(Object.of_polygon(name, polygon, where))
+                one = Object.of_polygon(name, polygon, where)
+                objects.append(one if self.has_masks else one._replace(polygon=()))
                 continue
             mask = np.zeros(size[::-1], np.uint8)
             for _, part in parts:

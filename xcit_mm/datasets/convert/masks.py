@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from ..problems import Problem
 from .formats import AnnotatedFolder, AnnotatedImage, Object
 
 MASK_FOLDERS = ('masks', 'mask', 'instances', 'objects')
+# What follows the name of an image in those of its masks, if all are in one folder: _0, -cell_12.
+NUMBER = re.compile(r'[_-](?:\w*[_-])?\d+')
 # The name of the class, if nothing else names it.
 DEFAULT_CLASS = 'object'
 # Masks may share this part of their pixels with others: borders are drawn twice.
@@ -41,8 +44,8 @@ IMAGE_COLUMNS = ('image', 'image_id', 'image_name', 'file', 'file_name', 'filena
 class MaskFolder(AnnotatedFolder):
     """One file for each object: ``NAME/images/NAME.png`` and ``NAME/masks/*.png``.
 
-    The image may also be in ``NAME/`` itself, and masks in ``masks/NAME/`` for the images in
-    ``images/``. All objects are of one class.
+    The image may also be in ``NAME/`` itself, and masks in ``masks/NAME/``, or as
+    ``masks/NAME_0.png``, for the images in ``images/``. All objects are of one class.
     """
 
     title = 'one mask file per object'
@@ -50,19 +53,22 @@ class MaskFolder(AnnotatedFolder):
     @staticmethod
     def score(folder: Path) -> int:
         # A split with a single image and its label image looks like an image with one object.
-        found = sum(any(_images(masks)) for _, masks in _mask_folders(folder))
-        return 4 if found > len(list(_label_pairs(folder))) else 0
+        found = sum(bool(masks) for _, _, masks in _find_masks(folder))
+        pairs = sum(labels.is_file() for _, _, labels in _label_pairs(folder))
+        return 4 if found > pairs else 0
 
     def __init__(self, folder: Path, classes: list[str] | None = None) -> None:
         super().__init__(folder, [_only_class(classes)])
-        for image, masks in _mask_folders(folder):
-            if not _images(masks):
-                self.leave_out('no annotations', image, f'there are no masks in {masks}')
+        self.masks: dict[Path, list[Path]] = {}
+        for image, place, masks in _find_masks(folder):
+            if not masks:
+                self.leave_out('no annotations', image, f'there are no masks in {place}')
                 continue
+            self.masks[place] = masks
             # The folder of a single image may have any name.
-            own = {image.stem, masks.parent.name} - SPLIT_NAMES.keys()
-            split = split_of(part for part in masks.relative_to(folder).parts if part not in own)
-            self.splits.setdefault(split, []).append(AnnotatedImage(image, masks))
+            own = {image.stem, place.parent.name} - SPLIT_NAMES.keys()
+            split = split_of(part for part in place.relative_to(folder).parts if part not in own)
+            self.splits.setdefault(split, []).append(AnnotatedImage(image, place))
 
     def read(self, labels: Path, size: tuple[int, int]) -> tuple[list[Object], list[Problem]]:
         """Read the masks of an image; what is not black belongs to the object."""
@@ -70,7 +76,7 @@ class MaskFolder(AnnotatedFolder):
         objects, problems = [], []
         covered = np.zeros(size[::-1], np.uint16)
         masks = {}
-        for path in _images(labels):
+        for path in self.masks[labels]:
             try:
                 # JPEG blurs edges.
                 mask = read_numbers(path) > (127 if path.suffix.lower() in JPEG else 0)
@@ -83,14 +89,14 @@ class MaskFolder(AnnotatedFolder):
             elif not mask.any():
                 problems.append(Problem('left out: empty mask', str(path)))
             else:
-                masks[path.name] = mask
+                masks[path] = mask
                 covered += mask
-        for where, mask in masks.items():
-            objects.append(Object.of_mask(name, mask, where))
+        for path, mask in masks.items():
+            objects.append(Object.of_mask(name, mask, path.name))
             shared = float((covered[mask] > 1).mean())
             if shared > OVERLAP:
                 detail = f'{shared:.0%} of its pixels belong to other masks, too'
-                problems.append(Problem('changed: masks overlap', str(labels / where), detail))
+                problems.append(Problem('changed: masks overlap', str(path), detail))
         return objects, problems
 
 
@@ -186,8 +192,11 @@ def _images(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith('.')]
 
 
-def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each image that has a folder of masks, and that folder, which may be empty."""
+def _find_masks(folder: Path) -> Iterator[tuple[Path, Path, list[Path]]]:
+    """Yield each image that has masks of its own, their place, and the masks, which may be none.
+
+    The place is their folder, or if they share it with others, the start of their names.
+    """
     by_stem = functools.cache(images_by_stem)
     folders = (path for path in folder.rglob('*') if path.is_dir())
     for masks in sorted(path for path in folders if path.name.lower() in MASK_FOLDERS):
@@ -195,17 +204,34 @@ def _mask_folders(folder: Path) -> Iterator[tuple[Path, Path]]:
         if any(part.startswith(('.', '__')) for part in masks.relative_to(folder).parts):
             continue
         places = [home, *folders_named(home, IMAGE_FOLDERS)]
-        # Of the only image beside them.
-        if _images(masks) or not any(masks.iterdir()):
+        files = _images(masks)
+        if files or not any(masks.iterdir()):
             images = [image for place in places for image in _images(place)]
             if len(images) == 1:
-                yield images[0], masks
+                yield images[0], masks, files
+            else:
+                yield from _numbered_masks(images, masks, files)
             continue
         for inner in sorted(path for path in masks.rglob('*') if _images(path)):
             below = inner.relative_to(masks)
             found = (by_stem(place / below.parent).get(below.name) for place in places)
             if image := next(filter(None, found), None):
-                yield image[0], inner
+                yield image[0], inner, _images(inner)
+
+
+def _numbered_masks(
+    images: list[Path], folder: Path, files: list[Path]
+) -> Iterator[tuple[Path, Path, list[Path]]]:
+    """Yield what :func:`_find_masks` does, for files such as ``NAME_0.png`` and ``NAME_1.png``."""
+    by_stem = {image.stem: image for image in images}
+    found: dict[str, list[Path]] = {stem: [] for stem in by_stem}
+    for path in (path for path in files if path.stem not in by_stem):
+        ends = (i for i in range(len(path.stem) - 1, 0, -1) if NUMBER.fullmatch(path.stem, i))
+        if stem := next((path.stem[:i] for i in ends if path.stem[:i] in by_stem), None):
+            found[stem].append(path)
+    if any(len(masks) > 1 for masks in found.values()):  # else they may be label images
+        for stem, masks in found.items():
+            yield by_stem[stem], folder / stem, masks
 
 
 def _label_pairs(folder: Path) -> Iterator[tuple[str, Path, Path]]:

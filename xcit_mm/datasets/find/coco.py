@@ -62,6 +62,7 @@ def find_coco(
         one for f in files.values() for one in f.content['annotations'] if not one.get('iscrowd')
     ]
     names = _choose_classes(train, objects, classes)
+    maskless = sum(not one.get('segmentation') for one in objects)
     images = {
         split: [folder / file.images / image['file_name'] for image in file.content['images']]
         for split, file in files.items()
@@ -77,7 +78,8 @@ def find_coco(
         images,
         names,
         objects=Objects.join(Objects.read(file.content, names) for file in files.values()),
-        masks=bool(objects) and all(one.get('segmentation') for one in objects),
+        masks=bool(objects) and not maskless,
+        maskless=maskless if maskless < len(objects) else 0,
         unused=[] if classes else [name for name in every if name not in names],
     )
     if is_whole:

@@ -55,10 +55,12 @@ class FoundData:
         bit_depth (int, optional): How many bits the values of 16-bit images have, if there are any.
         objects (Objects, optional): The objects, for detection.
         masks (bool): Whether every object has a mask, for detection.
+        maskless (int): How many objects have none, if others have one, for detection.
         unused (list[str]): Classes that are left out since they have no objects, for detection.
         suffix (str): What follows the name of an image in that of its labels, for segmentation.
         void (list[int]): The labels that are ignored, for segmentation.
         first (int): The label of the first class, for segmentation.
+        values (list[int]): The label of each class if it is not its number, for segmentation.
         named (bool): Whether the names of the classes are known.
         assumed (dict[str, str]): What the labels do not say, by the option that says it.
         shares (list[float]): The part of the labeled pixels that each class has, for segmentation.
@@ -72,10 +74,12 @@ class FoundData:
     bit_depth: int | None
     objects: Objects | None = None
     masks: bool = False
+    maskless: int = 0
     unused: list[str] = field(default_factory=list)
     suffix: str = ''
     void: list[int] = field(default_factory=list)
     first: int = 0
+    values: list[int] = field(default_factory=list)
     named: bool = True
     assumed: dict[str, str] = field(default_factory=dict)
     shares: list[float] = field(default_factory=list)

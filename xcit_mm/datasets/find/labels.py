@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -36,6 +37,8 @@ IGNORED = 255
 # With fewer labels, nothing tells objects from classes; more than the latter are rarely one region
 # each, if they are classes.
 FEW_VALUES, MANY_VALUES = 5, 20
+# Labels that differ by this much or more are gray levels, which people can tell apart.
+GRAY_STEP = 10
 FOR_INSTANCES = (
     'a detector with masks tells objects apart, and xcit-mm init detection takes these labels as '
     'they are.'
@@ -93,9 +96,15 @@ def find_labels(
     scan = LabelScan([path for path in labels if path.is_file()])
     if classes is None:
         scan.check_instances(ignored)
-    start = _first_class(scan, ignored, classes) if first is None else first
-    names = _class_names(scan, ignored, classes, start)
-    pixels = np.array([scan.pixels.get(start + number, 0) for number in range(len(names))])
+    values = _gray_levels(scan, void or [], classes) if first is None else []
+    start, names = 0, classes or [f'class_{value}' for value in values]
+    if values:
+        ignored = [value for value in ignored if value not in values]
+    else:
+        start = _first_class(scan, ignored, classes) if first is None else first
+        names = _class_names(scan, ignored, classes, start)
+    numbers = values or range(start, start + len(names))
+    pixels = np.array([scan.pixels.get(number, 0) for number in numbers])
     data = FoundData.describe(
         folder,
         splits,
@@ -105,8 +114,9 @@ def find_labels(
         suffix=suffix,
         void=ignored,
         first=start,
+        values=values,
         named=classes is not None,
-        assumed={} if classes else _assumptions(scan, len(names), start, first, void),
+        assumed={} if classes else _assumptions(scan, numbers, first, void),
     )
     for path, text in lists.items():
         write_atomically(path, text)
@@ -260,6 +270,23 @@ def looks_like_instances(files: list[dict[int, int]]) -> bool:
     return len(labels) >= MANY_VALUES and single >= 0.9
 
 
+def _gray_levels(scan: LabelScan, void: list[int], names: list[str] | None) -> list[int]:
+    """Return the label of each class if labels are gray levels, such as 0 and 255; else none."""
+    values = [value for value in scan.pixels if value not in void]
+    steps = [b - a for a, b in itertools.pairwise(sorted({0, *values}))]
+    if len(values) < 2 or min(steps) < GRAY_STEP:
+        return []
+    if names and len(names) != len(values):
+        if len(names) > max(values):
+            return []  # they are numbers, most of which are not used
+        raise UserError(
+            f'There are {len(names)} names of classes for {len(values)} labels, '
+            f'{", ".join(map(str, values))}. Name each of them in this order, or ignore some: '
+            f'--void {values[-1]}, for instance.'
+        )
+    return values
+
+
 def _first_class(scan: LabelScan, ignored: list[int], names: list[str] | None) -> int:
     """Return 1 if no label is 0, unless there are names enough for a class 0 that is unused."""
     used = [value for value in scan.pixels if value not in ignored]
@@ -270,11 +297,6 @@ def _class_names(
     scan: LabelScan, ignored: list[int], classes: list[str] | None, first: int
 ) -> list[str]:
     """Return the names of the classes; numbers if they are not known."""
-    if scan.pixels.keys() == {0, IGNORED} and not first:
-        raise UserError(
-            'The labels are 0 and 255 only, as in black-and-white masks. Here 255 means that a '
-            'pixel is ignored, so only one class is left. Write 1 instead of 255 into the labels.'
-        )
     used = [value for value in scan.pixels if value not in ignored and value >= first]
     if not used:
         raise UserError(f'All labels are ignored ones: {", ".join(map(str, scan.pixels))}.')
@@ -303,17 +325,19 @@ def _class_names(
 
 
 def _assumptions(
-    scan: LabelScan, count: int, start: int, first: int | None, void: list[int] | None
+    scan: LabelScan, numbers: Sequence[int], first: int | None, void: list[int] | None
 ) -> dict[str, str]:
     """Return what is assumed of labels without names, by the option that says otherwise."""
     assumed = {}
-    if first is None and start:
+    start, last = numbers[0], numbers[-1]
+    is_numbered = isinstance(numbers, range)
+    if first is None and is_numbered and start:
         assumed['--classes-from 0'] = 'classes start at 1, since no label is 0'
-    elif first is None:
+    elif first is None and is_numbered:
         assumed['--classes-from 1'] = f'0 is the first class, not unlabeled: {scan.describe(0)}'
-    last = start + count - 1
     # Void is in most images, and often has the highest number.
     is_frequent = 2 * scan.files_with[last] >= scan.files
-    if not void and IGNORED not in scan.pixels and count > 2 and is_frequent:
+    is_ignored = is_numbered and IGNORED in scan.pixels
+    if not void and not is_ignored and len(numbers) > 2 and is_frequent:
         assumed[f'--void {last}'] = f'{last} is a class, not void: {scan.describe(last)}'
     return assumed

@@ -30,7 +30,7 @@ BLOCKS = {
     'README.md': 1,
     'SECURITY.md': 1,
     'docs/backbone.md': 5,
-    'docs/custom_data.md': 4,
+    'docs/custom_data.md': 3,
     'docs/deploy.md': 1,
     'docs/distributed.md': 1,
     'docs/getting_started.md': 1,

@@ -426,7 +426,7 @@ def segmentation_config(data: FoundData, choice: Choice, plan: Schedule) -> str:
     short, long = _sides(data.size, SHORT_SIDES['segmentation'][choice.gpu])
     crop = _crop_side(short, choice.gpu)
     decay = "type='PolyLR', power=1.0, by_epoch=False, begin=warm_up, end=max_iters"
-    name = 'values' if data.values else 'reduce_zero_label'
+    setting = 'values=gray_levels' if data.values else 'reduce_zero_label=reduce_zero_label'
     return f"""\
 {_heading('Semantic FPN', data, choice)}
 _base_ = 'xcit_mm::segmentation/sem_fpn_xcit_{choice.arch}_{choice.patch_size}_80k.py'
@@ -461,7 +461,7 @@ dataset = dict(
     data_root=data_root,
     metainfo=metainfo,
     seg_map_suffix={data.suffix!r},
-    {name}={name},
+    {setting},
     void=void,
 )
 {_loaders(data, choice, plan)}
@@ -564,7 +564,7 @@ def _on_labels(data: FoundData) -> str:
     """Return the line that says what labels mean, and why."""
     if data.values:
         why = 'Labels are gray levels, not numbers of classes: the value of each class, in order.'
-        return f'{_comment(why)}\nvalues = {data.values}'
+        return f'{_comment(why)}\ngray_levels = {data.values}'
     if data.first:
         why = (
             'Classes are numbered from 1: label 1 is the first name, and 0 is ignored. If 0 is '
@@ -583,7 +583,7 @@ def _on_void(data: FoundData) -> str:
     text += '' if IGNORED in data.values else ' 255 is always among them.'
     last = data.values[-1] if data.values else data.first + len(data.classes) - 1
     if assumed := data.assumed.get(f'--void {last}'):
-        remedy = 'move it from values to here' if data.values else f'write [{last}, 255]'
+        remedy = 'move it from gray_levels to here' if data.values else f'write [{last}, 255]'
         text += f' Assumed: {assumed}. If it is void, {remedy} and delete the last name.'
     return _comment(text)
 

@@ -314,10 +314,10 @@ def _print(report: CheckReport, data: FoundData, out: Path, choice: Choice) -> N
     print(f'{len(data.classes)} {noun}: {", ".join(data.classes)}')
     if data.unused:
         print(f'left out, since they have no objects: {", ".join(data.unused)}')
-    if data.maskless:
+    if data.maskless and data.objects is not None:
         print(
-            f'{data.maskless} of {len(data.objects)} objects have no mask, so the config is for '
-            'boxes. To train masks, too, give them one, or take them out.'
+            f'{data.maskless} of {len(data.objects.boxes)} objects have no mask, so the config is '
+            'for boxes. To train masks, too, give them one, or take them out.'
         )
     if data.bit_depth is not None:
         print(

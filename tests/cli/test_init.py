@@ -100,6 +100,18 @@ def write_tiny(config, out):
     Path(out).write_text(cfg.pretty_text)
 
 
+def test_objects_without_masks_are_counted(small_shapes, tmp_path, capsys):
+    write_coco(small_shapes, tmp_path / 'data')
+    path = tmp_path / 'data/result.json'
+    content = json.loads(path.read_text())
+    del content['annotations'][3]['segmentation']
+    path.write_text(json.dumps(content))
+    assert call('init', 'detection', '--data', 'data', '--scratch') == 0
+    total = sum(not one['iscrowd'] for one in content['annotations'])
+    assert f'1 of {total} objects have no mask' in capsys.readouterr().out
+    assert 'Faster R-CNN' in Path('data.py').read_text()
+
+
 def test_names_of_classes_may_have_spaces(tmp_path):
     """ADE20k's names, which take more than one line."""
     names = list(ADE20KDataset.METAINFO['classes'])
@@ -270,7 +282,7 @@ def test_gray_levels_become_numbers(stored, options, values, classes, void, tmp_
     assert init_labels(*options) == 0
     assert '0 is the first class' not in capsys.readouterr().out
     cfg = load_config('data.py')
-    assert cfg.values == values and cfg.void == void
+    assert cfg.gray_levels == values and cfg.void == void
     assert list(cfg.metainfo.classes) == (classes or [f'class_{value}' for value in values])
     init_default_scope('mmseg')
     dataset = DATASETS.build(cfg.train_dataloader.dataset)

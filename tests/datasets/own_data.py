@@ -156,7 +156,8 @@ CELLS = [(96, 96, 25), (96, 128, 30), (160, 120, 60), (320, 400, 320)]
 def write_cells(root, layout='folders', sizes=CELLS):
     """Drawn cells, as one mask file per object or as numbers of 8, 16 or 24 bits.
 
-    Layouts: ``folders``, ``named`` and ``flat`` of files, ``8 bit``, ``16 bit`` and ``24 bit`` of numbers.
+    Layouts: ``folders``, ``named`` and ``flat`` of files; ``8 bit``, ``16 bit`` and ``24 bit`` of
+    numbers.
     """
     for index, (width, height, count) in enumerate(sizes):
         image, numbers = draw_cells(width, height, count, index)

@@ -84,8 +84,8 @@ def test_labels_may_have_a_suffix_of_their_own_even_in_the_same_folder(folder):
         ((0, 1, 2, 255), dict(void=255), (0, 1, 2, 255)),
         ((0, 1, 2, 3), dict(reduce_zero_label=True), (255, 0, 1, 2)),
         ((0, 1, 2, 3, 4, 255), dict(reduce_zero_label=True, void=4), (255, 0, 1, 2, 255, 255)),
-        ((0, 90, 255, 1), dict(values=(90, 255, 0)), (2, 0, 1, 254)),
-        ((0, 1, 3, 2, 9), dict(values=(0, 1, 3), void=9), (0, 1, 2, 254, 255)),
+        ((0, 90, 255), dict(values=(90, 255, 0)), (2, 0, 1)),
+        ((0, 2, 3, 9, 255), dict(values=(2, 3, 255), void=(0, 9)), (255, 0, 1, 255, 2)),
         ((0, 1, 2, 3, 254), dict(reduce_zero_label=True, void=[0, 254]), (255, 0, 1, 2, 255)),
     ],
 )

@@ -53,7 +53,7 @@ class MaskFolder(AnnotatedFolder):
     @staticmethod
     def score(folder: Path) -> int:
         # A split with a single image and its label image looks like an image with one object.
-        found = sum(bool(masks) for _, _, masks in _find_masks(folder))
+        found = sum(len(masks) for _, _, masks in _find_masks(folder))
         pairs = sum(labels.is_file() for _, _, labels in _label_pairs(folder))
         return 4 if found > pairs else 0
 

@@ -24,7 +24,7 @@ def embed_for_training(stem: ConvPatchEmbed, images: Tensor) -> tuple[Tensor, tu
     """Return tokens (B, N, d) and their grid; keep one map between two convolutions, not three."""
     layers = _layers(stem)
     if images.device.type == 'cpu' and torch.backends.cpu.get_cpu_capability() == 'AVX512':
-        # There, convolutions are faster in this layout, by 10 to 25 % of the stem; with AVX2, slower.
+        # There, convolutions are faster in this layout: 10 to 25 % of the stem. With AVX2, slower.
         images = images.contiguous(memory_format=torch.channels_last)
     x = layers[0].conv(images)
     for layer, following in itertools.pairwise(layers):

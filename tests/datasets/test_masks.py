@@ -1,6 +1,7 @@
 """Masks as people have them become COCO's annotations: files, numbers, tables, polygons."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -237,3 +238,14 @@ def test_classes_are_not_converted_as_objects_unless_asked(tmp_path, capsys):
     assert len(read_coco(out / 'train.json')['annotations']) == 2 * 2
     assert call('convert-data', *words, 'cell', 'other', '--force') == 2
     assert '--classes takes one name' in capsys.readouterr().err
+
+
+def test_other_names_after_a_conversion_need_another_one(tmp_path, monkeypatch, capsys):
+    """The error names the command, and the command works."""
+    monkeypatch.chdir(tmp_path)
+    write_cells(tmp_path / 'cells', sizes=SIZES[:3])
+    assert call('convert-data', 'cells') == 0
+    assert call('init', 'detection', '--data', 'cells', '--classes', 'a nucleus') == 2
+    command = capsys.readouterr().err.partition('xcit-mm ')[2]
+    assert call(*shlex.split(command)) == 0
+    assert read_coco('cells/coco/train.json')['categories'][0]['name'] == 'a nucleus'

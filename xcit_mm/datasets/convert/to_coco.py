@@ -16,6 +16,7 @@ from xcit_mm_runtime.progress import track
 
 from ...errors import UserError
 from ..check.coco import check_object
+from ..find.coco import CONVERTED
 from ..folders import count_file_types
 from ..images import check_image, map_in_threads
 from ..problems import CheckReport, Problem
@@ -247,7 +248,7 @@ def _to_coco(
             ids = {'id': len(annotations) + 1, 'image_id': len(images)}
             annotations.append({**ids, **one})
     return {
-        'info': {'description': 'converted by xcit_mm'},
+        'info': {'description': CONVERTED},
         'categories': coco.categories(names, None),
         'images': images,
         'annotations': annotations,

@@ -1,6 +1,7 @@
 """Finds boxes and masks in COCO's format."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from ...errors import UserError
 from ..folders import relative_to, split_randomly
 from ..objects import Objects
 from .data import SAMPLE, FoundData, Split
+
+# What the files that we convert are described by.
+CONVERTED = 'converted by xcit_mm'
 
 
 @dataclass
@@ -61,7 +65,7 @@ def find_coco(
     objects = [
         one for f in files.values() for one in f.content['annotations'] if not one.get('iscrowd')
     ]
-    names = _choose_classes(train, objects, classes)
+    names = _choose_classes(train, objects, classes, folder, generated)
     maskless = sum(not one.get('segmentation') for one in objects)
     images = {
         split: [folder / file.images / image['file_name'] for image in file.content['images']]
@@ -152,7 +156,11 @@ def _split_file(
 
 
 def _choose_classes(
-    file: _AnnotationFile, objects: list[dict], wanted: list[str] | None
+    file: _AnnotationFile,
+    objects: list[dict],
+    wanted: list[str] | None,
+    folder: Path,
+    generated: Path,
 ) -> list[str]:
     """Return the classes in the file's order, in which mmdet numbers them; without unused ones."""
     categories = file.content['categories']
@@ -160,7 +168,14 @@ def _choose_classes(
     if wanted is not None:
         if unknown := [name for name in wanted if name not in names]:
             known = ', '.join(names)
-            raise UserError(f'{file.path} has no class {unknown[0]}; its classes are {known}.')
+            again = ''
+            if (file.content.get('info') or {}).get('description') == CONVERTED:
+                place = [] if generated == folder / 'coco' else ['--out', str(generated)]
+                words = [str(folder), '--classes', *wanted, *place, '--force']
+                again = f' To convert it with other ones: xcit-mm convert-data {shlex.join(words)}'
+            raise UserError(
+                f'{file.path} has no class {unknown[0]}; its classes are {known}.{again}'
+            )
         return [name for name in names if name in wanted]
     used = {one.get('category_id') for one in objects}
     found = [str(c.get('name')) for c in categories if c.get('id') in used]

@@ -144,6 +144,7 @@ for path in pathlib.Path(xcit_mm_cli.__file__).parent.glob('[a-z]*.py'):
 """
 
 
+@pytest.mark.long
 def test_segmentation_alone_imports_every_command_but_the_demo(tmp_path):
     environment = Environment(tmp_path, DETECTION)
     run = environment.run('-c', IMPORTS)

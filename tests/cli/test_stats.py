@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from ..tiny import call
 
 
@@ -10,6 +12,7 @@ def is_the_papers(row):
     )
 
 
+@pytest.mark.long
 def test_parameters_and_gflops_are_the_papers(tmp_path, capsys):
     """Tests the output of the command: counting takes seconds, so it is done once."""
     out = tmp_path / 'stats.json'

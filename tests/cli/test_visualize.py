@@ -49,6 +49,7 @@ def drawn(path):
     return picture
 
 
+@pytest.mark.long
 def test_an_image_that_does_not_fit_in_memory_is_skipped(run, image, tmp_path, capsys):
     small, large = tmp_path / 'small.png', tmp_path / 'large.png'
     cv2.imwrite(str(small), image)
@@ -98,6 +99,7 @@ def test_separate_files_of_a_classifier_and_no_overwriting(run, image, tmp_path,
     assert files['magnitude'].read_bytes() != before
 
 
+@pytest.mark.long
 def test_large_images_are_computed_at_full_size_and_drawn_at_screen_size(
     run, tmp_path, monkeypatch
 ):

@@ -20,11 +20,11 @@ from ..limits import limited_memory
 from ..tiny import call, write_config
 from .bad_data import CASES, HUGE, BadData
 
-# 100 megapixels take seconds, so not in every combination.
+# In long tests also the other splits, and 100 megapixels in every combination.
 FETCHED = [
-    pytest.param(name, split, marks=[pytest.mark.long] * ('mega' in name and split == 'train'))
+    pytest.param(name, split, marks=[pytest.mark.long] * (index != ('det image 100' in name)))
     for name, case in CASES.items()
-    for split in case.splits
+    for index, split in enumerate(case.splits)
 ]
 RUNS = [pytest.param(n, marks=[pytest.mark.long] * (n != 'det image empty')) for n in CASES]
 

@@ -46,12 +46,14 @@ def segmentor(tmp_path_factory):
     return run_export(tmp_path_factory.mktemp('seg'), 'sem_fpn', 16, '--uint8')
 
 
+# Its export takes 40 seconds, so the tests that use it are long; test_graph.py has the graph.
 @pytest.fixture(scope='module')
 def detector(tmp_path_factory):
     torch.manual_seed(0)
     return run_export(tmp_path_factory.mktemp('det'), 'mask_rcnn', 16)
 
 
+@pytest.mark.long
 def test_a_detector_agrees_with_mmdet_and_describes_itself(detector):
     path, _ = detector
     report = json.loads((path.parent / 'model.onnx.report.json').read_text())
@@ -77,6 +79,7 @@ def test_a_detector_agrees_with_mmdet_and_describes_itself(detector):
     assert metadata.checkpoint == {'name': 'weights.pth', 'sha256': digest}
 
 
+@pytest.mark.long
 def test_a_detector_needs_only_operators_of_onnx(detector):
     nodes = onnx.load(detector[0]).graph.node
     assert {node.domain for node in nodes} == {''}
@@ -84,6 +87,7 @@ def test_a_detector_needs_only_operators_of_onnx(detector):
     assert {'NonMaxSuppression', 'RoiAlign'} <= set(kinds) and 'Loop' not in kinds
 
 
+@pytest.mark.long
 def test_a_detector_that_finds_nothing(detector):
     """The heads then run on no boxes at all."""
     model = onnx.load(detector[0])
@@ -106,7 +110,7 @@ def test_a_segmentor_takes_bytes_of_any_size(segmentor, monkeypatch):
     assert report.passed, report
 
 
-@pytest.mark.parametrize('kind', ['detector', 'segmentor'])
+@pytest.mark.parametrize('kind', [pytest.param('detector', marks=pytest.mark.long), 'segmentor'])
 def test_a_file_predicts_what_its_checkpoint_predicts(kind, request):
     path, _ = request.getfixturevalue(kind)
     (config,), checkpoint = path.parent.glob('*_16.py'), str(path.parent / 'weights.pth')
@@ -132,6 +136,7 @@ def test_a_file_predicts_what_its_checkpoint_predicts(kind, request):
             each(thin)
 
 
+@pytest.mark.long
 def test_a_file_cuts_the_windows_of_its_checkpoint(detector):
     path, plain = detector
     cfg = recipe('mask_rcnn', 16)
@@ -199,7 +204,7 @@ def export_again(path, monkeypatch, *options):
     [
         ('segmentor', '--fp16', 'float16', 0.7),
         ('segmentor', '--int8', 'int8', 1),
-        ('detector', '--fp16', 'float16', 0.7),
+        pytest.param('detector', '--fp16', 'float16', 0.7, marks=pytest.mark.long),
     ],
 )
 def test_smaller_files(kind, option, precision, share, request, monkeypatch, small_shapes, capsys):

@@ -49,7 +49,7 @@ def test_windows_are_trained_on_crops(small_data, tmp_path):
     assert {tuple(one['inputs'].shape[1:]) for one in found if one} == {(32, 32)}
 
 
-@pytest.mark.parametrize('task', ['det', 'seg'])
+@pytest.mark.parametrize('task', ['det', pytest.param('seg', marks=pytest.mark.long)])
 def test_a_model_that_learned_nothing_is_called_so(task, small_data, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(overfit, 'TESTS', 1)

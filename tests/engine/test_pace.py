@@ -22,6 +22,7 @@ def test_a_detector_and_a_segmentor_are_measured(small_data, tmp_path, monkeypat
         assert cfg.pretty_text == text
 
 
+@pytest.mark.long
 def test_a_validation_finds_no_more_than_the_mean_number_of_objects(
     small_data, tmp_path, monkeypatch
 ):

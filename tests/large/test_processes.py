@@ -25,6 +25,7 @@ def run(command, **env):
     return done.stdout
 
 
+@pytest.mark.long
 def test_processes_that_share_an_image_compute_what_one_does(free_port):
     printed = run([sys.executable, '-m', 'tests.large.spread_workers', free_port])
     assert printed.count('ok') == 3

@@ -13,8 +13,8 @@ timm = pytest.importorskip('timm')
 
 NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 MODELS = [(arch, patch_size) for arch in VARIANTS for patch_size in (8, 16)]
-# The two widest run with fewer layers, and whole in long tests.
-FEW_LAYERS = {'m24': 6, 'l24': 4}
+# The widest run with fewer layers, and whole in long tests.
+FEW_LAYERS = {'s24': 8, 'm24': 6, 'l24': 4}
 SIZES = ((64, 64), (61, 93))
 # fast, attention, with_cp: the plain modules, and the fast execution in both forms of attention.
 EXECUTIONS = ((False, 'auto', False), (True, 'token', False), (True, 'covariance', False))

@@ -37,7 +37,8 @@ def test_a_linear_score_is_the_sum_of_its_map_and_zero_elsewhere():
 
 @pytest.mark.parametrize('attention', [False, True])
 def test_without_attention_a_layer_sees_five_tokens_by_five(attention):
-    backbone = tiny.backbone('3 layers')
+    # In float32, the small effect of attention may vanish in a token.
+    backbone = tiny.backbone('3 layers').double()
     if not attention:
         for layer in backbone.layers:
             layer.gamma1.data.zero_()

@@ -99,7 +99,7 @@ def test_one_graph_of_inductor_serves_all_layers_and_sizes(grad):
     [
         pytest.param(dict(attention='token'), torch.bfloat16, marks=pytest.mark.long),
         (dict(with_cp=True), None),
-        (dict(norm_eval=True, frozen_stages=2), None),
+        pytest.param(dict(norm_eval=True, frozen_stages=2), None, marks=pytest.mark.long),
         pytest.param(dict(with_cp=True), torch.bfloat16, marks=pytest.mark.long),
         pytest.param(dict(recompute_ffn=True, qkv_bias=False), None, marks=pytest.mark.long),
     ],
@@ -198,7 +198,7 @@ def test_a_changed_module_runs_as_it_is(by_user):
     'options, graphs',
     [
         (dict(attention='token', drop_path_rate=0.3), 2),
-        (dict(attention='covariance', recompute_ffn=True), 2),
+        pytest.param(dict(attention='covariance', recompute_ffn=True), 2, marks=pytest.mark.long),
         (dict(attention='token', with_cp=True), 0),
     ],
     ids=str,

@@ -32,7 +32,7 @@ from .feed_forward import add_feed_forward, feed_forward_residual
 from .layout import tokens_to_map
 from .lpi import add_lpi, scaled_lpi
 from .operators import Snapshot, describe, has_all_parts, has_global_hooks, is_traced, tree
-from .pyramid import rescale_over_strips
+from .pyramid import rescale_for_training, rescale_over_strips
 from .recompute import RELEASE_INTERVAL, recomputed, release
 from .residual import add_branch, over_kept_samples, path_scales, split_layer_scale
 from .stem import add_positions, embed_for_training, embed_over_strips
@@ -225,7 +225,7 @@ class Differentiable(_Fast):
     def keep(self, level: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         feature = tokens_to_map(x, grid)
         if self.trunk.pyramid is not None:
-            feature = self.trunk.pyramid.levels[level](feature)
+            feature = rescale_for_training(self.trunk.pyramid.levels[level], feature)
         return feature.contiguous()
 
 

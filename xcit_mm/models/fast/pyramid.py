@@ -6,6 +6,16 @@ from .chunks import strips
 from .precision import autocast_dtype
 
 
+def rescale_for_training(level: nn.Module, x: Tensor) -> Tensor:
+    """Rescale a map (B, d, H, W) to a level of the pyramid, for training.
+
+    On a CPU, a training step of transposed convolutions takes 1.2 to 1.5 times as long if maps are
+    channels-last with AVX-512, and twice as long with AVX2.
+    """
+    has_convolutions = any(isinstance(module, nn.ConvTranspose2d) for module in level.children())
+    return level(x.contiguous() if has_convolutions and x.device.type == 'cpu' else x)
+
+
 def rescale_over_strips(level: nn.Module, x: Tensor) -> Tensor:
     """Rescale a map (B, d, H, W) to a level of the pyramid, for inference.
 

@@ -14,7 +14,7 @@ setup:  ## create .venv/ with pinned versions, about 5 minutes the first time
 test: lint  ## run the linters and the tests, 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-long: setup  ## run the long versions of the tests, 30 minutes on 2 cores: kills, memory, 11,000 cases
+test-long: setup  ## run the long versions of the tests, 33 minutes on 2 cores: kills, memory, 11,000 cases
 	$(BIN)/python -m pytest -m long -n 2 --dist worksteal
 
 test-cuda: setup  ## run the tests that need a GPU

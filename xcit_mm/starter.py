@@ -9,8 +9,7 @@ from typing import Any
 from xcit_mm_runtime.text import join_some
 
 from .configs import KEEP_DEPTH, SLIDING
-from .datasets.find import RARE, FoundData
-from .datasets.find.labels import IGNORED
+from .datasets.find import IGNORED, RARE, FoundData
 from .datasets.fit import Fit, choose_fit
 from .engine.pace import Pace
 from .errors import UserError

@@ -107,11 +107,12 @@ def test_verify_measures_what_is_here_and_says_what_is_not(made_up, tmp_path, ca
 
 
 @pytest.mark.long
-def test_verify_reports_a_test_that_failed(made_up, capfd):
-    # Three classes, and not 1,000.
-    words = ['imagenet', '--weights', 'n12/16/224', '--cfg-options', *made_up[:-1]]
+def test_verify_reports_a_test_that_failed(made_up, tmp_path, capfd):
+    (tmp_path / 'table.md').touch()
+    words = ['imagenet', '--weights', 'n12/16/224', 'n12/16/224_dist', '--out', 'table.md']
+    words += ['--force', '--cfg-options', *made_up[:-1]]  # three classes, and not 1,000
     assert call('verify', *words) == 1
-    assert '0 of 1 results measured, 1 failed' in capfd.readouterr().out
+    assert '0 of 2 results measured, 1 failed' in capfd.readouterr().out
 
 
 def test_verify_names_missing_data_and_unknown_weights(made_up, tmp_path, capfd):

@@ -194,7 +194,8 @@ def test_labelme_files_in_a_folder_of_their_own(tmp_path):
     # An image outside of the folder is not read.
     assert [p.kind for p in converted.report.problems] == ['left out: image missing']
     content = read_coco(tmp_path / 'out/train.json')
-    assert content['images'][0]['file_name'] == 'images/a.png'
+    (image,) = content['images']
+    assert image['file_name'] == 'images/a.png'
     # Rectangles alone are boxes.
     assert [one.get('segmentation', one['bbox']) for one in content['annotations']] == [
         [5, 5, 20, 20]

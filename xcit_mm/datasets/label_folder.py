@@ -74,7 +74,7 @@ class LabelFolder(BaseSegDataset):
         if self.values is None:
             self._check_void(voids)
         else:
-            self._check_values(voids)
+            self._check_values(self.values, voids)
         first = int(self.reduce_zero_label)
         # LoadAnnotations applies this map after reduce_zero_label, which also handles 0 and 255.
         self.label_map = {v - first: IGNORED for v in voids if v >= first and v != IGNORED} or None
@@ -102,8 +102,8 @@ class LabelFolder(BaseSegDataset):
                     f'{first + len(classes) - 1}.{"" if value else hint}'
                 )
 
-    def _check_values(self, voids: tuple[int, ...]) -> None:
-        values, classes = self.values or (), self._metainfo['classes']
+    def _check_values(self, values: tuple[int, ...], voids: tuple[int, ...]) -> None:
+        classes = self._metainfo['classes']
         for value in (*values, *voids):
             if not isinstance(value, int) or not 0 <= value <= IGNORED or value == UNKNOWN:
                 raise DataError(

@@ -2,6 +2,14 @@
 
 from .coco import find_coco
 from .data import RARE, FoundData, Split, explain_nothing_found
-from .labels import find_labels
+from .labels import IGNORED, find_labels
 
-__all__ = ['RARE', 'FoundData', 'Split', 'explain_nothing_found', 'find_coco', 'find_labels']
+__all__ = [
+    'IGNORED',
+    'RARE',
+    'FoundData',
+    'Split',
+    'explain_nothing_found',
+    'find_coco',
+    'find_labels',
+]
